@@ -21,6 +21,11 @@ pub fn text_variable(name: &str) -> Result<Option<String>> {
     }
 }
 
+/// The name of this machine.
+pub fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// The user's directory for settings.
 pub fn config_home() -> Option<PathBuf> {
     directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")))

@@ -7,7 +7,7 @@
 mod log;
 
 use crate::{
-    environment::{state_home, variable},
+    environment::{host, state_home, variable},
     identity::process::{self, Process},
     private_files::{Directory, Missing, touch},
 };
@@ -54,6 +54,9 @@ pub struct State {
     pub agent: String,
     /// The address of the fleet, without a password.
     pub fleet: String,
+    /// The machine's name.
+    #[serde(default)]
+    pub host: String,
     /// The boot and the container in which the process ids are valid.
     pub realm: String,
     /// When it began, by the clock of this machine.
@@ -69,12 +72,20 @@ pub struct State {
     /// The task, if the trigger is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
+    /// The profile and the directory of the client, in which its sessions are.
+    #[serde(default)]
+    pub client: Option<(String, PathBuf)>,
     /// The session of the client, if its work was interrupted and can be resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// How the run ended. `None` while it runs, or if its worker died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
+}
+
+/// The boot of a realm.
+fn boot(realm: &str) -> &str {
+    realm.split(' ').next().unwrap_or_default()
 }
 
 impl State {
@@ -85,20 +96,28 @@ impl State {
             run: run.into(),
             agent: agent.into(),
             fleet: fleet.into(),
+            host: host(),
             realm: process::realm(),
             began: Clock::System.read(),
             worker: us.ok_or_else(|| io::Error::other("/proc does not know this process"))?,
             child: None,
             tree: None,
             task: None,
+            client: None,
             session: None,
             ended: None,
         })
     }
 
-    /// Did the worker of this run die, and leave it behind?
+    /// Did the worker of this run die, and leave it behind? Another machine or container, with the same directory for state, may have
+    /// workers that cannot be seen from here.
     pub fn is_left_behind(&self) -> bool {
-        self.ended.is_none() && (self.realm != process::realm() || !self.worker.is_alive())
+        let ours = process::realm();
+        let is_over = match (self.realm == ours, boot(&self.realm) == boot(&ours)) {
+            (true, _) => !self.worker.is_alive(),
+            (false, same_boot) => !same_boot,
+        };
+        self.ended.is_none() && self.host == host() && is_over
     }
 
     /// Kills all processes of a run that was left behind. After a new boot there are none.

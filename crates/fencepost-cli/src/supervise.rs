@@ -38,8 +38,10 @@ use watchdog::{LONGEST_SLEEP, Watchdog};
 const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of the last check. A disk may need seconds for a commit, and a lost claim must not look alive.
 const LAST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often to look at a group that was told to end: no signal reports the end of a grandchild.
+/// How often to look at a group that was told to end, at first: no signal reports the end of a grandchild.
 const POLL: Duration = Duration::from_millis(10);
+/// Later looks are rarer, up to so many times. Each reads all of `/proc`: every 10 ms that is a quarter of a core.
+const RARER: u32 = 10;
 
 /// A command that gets the fleet and the agent of this one.
 pub fn command(words: &[OsString], claim: &Claim, context: &Context) -> Result<Command> {
@@ -99,7 +101,7 @@ pub async fn run(
         Ok(group) => group,
         Err(error) => {
             watchdog.dismiss();
-            return Ok(not_started(&program, &error));
+            return not_started(&program, &error);
         }
     };
     let mut rule = Rule::new(renewer.token(), lease, job.grace);
@@ -108,11 +110,13 @@ pub async fn run(
     observer.leased_until(lease.ends());
 
     let (sender, mut changes) = mpsc::channel(1);
-    let renewing = tokio::spawn(renewer.clone().run(lease, sender));
+    let renewing = tokio::spawn(renewer.clone().run(Some(lease), sender));
     let mut recalled = false;
+    let mut looks = 0;
     tokio::pin!(recall);
     let ended = loop {
-        let pause = pause(&rule);
+        looks += u32::from(rule.is_ending());
+        let pause = pause(&rule, looks);
         let event = tokio::select! {
             signal = signals.next() => Event::Signal(signal),
             error = &mut recall, if !recalled => {
@@ -159,7 +163,7 @@ impl Ended {
     pub fn code(self) -> Result<ExitCode> {
         match self {
             Ended::Exited(code) => Ok(ExitCode::from(code)),
-            Ended::NotStarted(code, why) => {
+            Ended::NotStarted { code, why, .. } => {
                 streams::print_error(&streams::label("error", &why));
                 Ok(ExitCode::from(code))
             }
@@ -173,14 +177,18 @@ impl Ended {
     }
 }
 
-/// The error as a shell reports it, with the same exit code.
-fn not_started(program: &str, error: &io::Error) -> Ended {
+/// The error as a shell reports it, with the same exit code. That the machine has no room for a process now may pass.
+fn not_started(program: &str, error: &io::Error) -> Result<Ended> {
     let (code, what) = match error.kind() {
         io::ErrorKind::NotFound => (127, "not found".to_owned()),
         io::ErrorKind::PermissionDenied => (126, "cannot be executed".to_owned()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+            return Err(Error::unavailable(format!("`{program}` cannot be started: {error}")));
+        }
         _ => (126, error.to_string()),
     };
-    Ended::NotStarted(code, format!("`{program}`: {what}"))
+    let too_long = error.kind() == io::ErrorKind::ArgumentListTooLong;
+    Ok(Ended::NotStarted { code, why: format!("`{program}`: {what}"), too_long })
 }
 
 fn is_child_signal(event: &Event) -> bool {
@@ -188,8 +196,8 @@ fn is_child_signal(event: &Event) -> bool {
 }
 
 /// The time until the next deadline, but never long: see [`LONGEST_SLEEP`].
-fn pause(rule: &Rule) -> Duration {
+fn pause(rule: &Rule, looks: u32) -> Duration {
     let due = rule.next().map_or(i64::MAX, |at| at - renewal::now());
-    let most = if rule.is_ending() { POLL } else { LONGEST_SLEEP };
+    let most = if rule.is_ending() { POLL * looks.clamp(1, RARER) } else { LONGEST_SLEEP };
     Duration::from(Millis(due)).clamp(Duration::from_millis(1), most)
 }

@@ -69,7 +69,7 @@ impl Lock {
         let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace, run: None };
         let ended = supervise::run(renewer, job, signals, std::future::pending(), &()).await;
         // A lost lock need not be given back. It is tried for tidiness, with a short timeout.
-        let is_held = matches!(ended, Ok(Ended::Exited(_) | Ended::NotStarted(..)));
+        let is_held = matches!(ended, Ok(Ended::Exited(_) | Ended::NotStarted { .. }));
         let timeout = if is_held { GIVE_BACK } else { Duration::from_secs(1) };
         if let (Err(error), true) = (give_back(context, &run, timeout).await, is_held) {
             context.warn(&error);

@@ -2,7 +2,7 @@ pub mod text;
 pub mod wanted;
 
 use super::{duration, wait_reason};
-use crate::{context::Context, names::unique};
+use crate::{context::Context, environment::host, names::unique};
 use clap::Args;
 use fencepost::{
     Code, Error, Millis, Result,
@@ -96,8 +96,4 @@ pub fn new_run(agent: &str) -> String {
 /// Adds the run to an error whose outcome is unknown: a retry needs the same run, and only this poll knows its name.
 fn with_run(error: Error, run: &str) -> Error {
     if error.code() == Code::OutcomeUnknown { error.with("run", run) } else { error }
-}
-
-pub fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

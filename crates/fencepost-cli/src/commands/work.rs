@@ -12,11 +12,12 @@ mod worker;
 
 use super::{duration, one_of, poll::wanted::Wanted};
 use crate::{
-    context::Context, location::DatabaseFile, output::streams, run_files::RunFiles, supervise::Service,
-    view::Screen, worktree::Repository,
+    context::Context, location::DatabaseFile, output::streams, run_files::RunFiles,
+    settings::without_password, supervise::Service, view::Screen, worktree::Repository,
 };
 use clap::{Args, ValueEnum, ValueHint};
 use fencepost::{Code, Error, Millis, Result, agent, agent::Type};
+use fencepost_client::renewal::{self, Ticks};
 use futures_util::future::join_all;
 use profile::{NoVerdict, Profile};
 use prompt::Prompts;
@@ -153,9 +154,15 @@ struct Crew<'c> {
     database_file: Option<DatabaseFile>,
     /// Children get work trees of this repository.
     repository: Option<Repository>,
-    /// The fleet's address, without a password.
+    /// The fleet's address for people, and as it names the fleet in the files of a run; both without a password.
+    shown: String,
     fleet: String,
+    /// The profile, by name.
+    profile_name: String,
+    agents: Vec<String>,
     report: Rc<Report>,
+    /// When the files of old runs were last removed.
+    pruned: Cell<Ticks>,
     /// How many triggers may still be started.
     left: Cell<Option<u64>>,
     /// Commands that failed at once, in a row.
@@ -202,10 +209,14 @@ impl Work {
         let crew = Crew {
             poll: self.wanted.poll()?,
             report,
+            pruned: Cell::new(i64::MIN),
             left: Cell::new(self.count),
             quick_failures: Cell::new(0),
             broken: Cell::new(None),
-            fleet: location.shown(),
+            shown: location.shown(),
+            fleet: without_password(&location.absolute_url()),
+            profile_name: name,
+            agents,
             args: self,
             profile,
             prompts,
@@ -213,14 +224,14 @@ impl Work {
             database_file,
             repository,
         };
-        RunFiles::prune();
-        let workers = agents.iter().map(|agent| Worker::new(&crew, agent));
+        crew.prune();
+        let workers = crew.agents.iter().map(|agent| Worker::new(&crew, agent));
         let workers = join_all(workers.map(|worker| async move { worker.work().await }));
         let results = tokio::select! {
             results = workers => results,
             never = crew.service.listen(&mut signals) => match never {},
             never = crew.end_after_drain() => match never {},
-            never = crew.show_if_live(&mut screen, &agents) => match never {},
+            never = crew.show_if_live(&mut screen, &crew.agents) => match never {},
         };
         // The terminal is restored before anything else is printed.
         drop(screen);
@@ -328,6 +339,15 @@ impl Crew<'_> {
             Some(signal) => ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
             None => ExitCode::SUCCESS,
         })
+    }
+
+    /// Removes the files of old runs, from time to time.
+    fn prune(&self) {
+        let now = renewal::now();
+        if now.saturating_sub(self.pruned.get()) >= Millis::minutes(60).0 {
+            self.pruned.set(now);
+            RunFiles::prune();
+        }
     }
 
     /// Stops the whole process: the command does not work.

@@ -11,8 +11,8 @@ use std::{
 
 /// The parent of the kernel's threads, which have no environment.
 const KERNEL: i32 = 2;
-/// How long to wait for the environment of a process that has none.
-const EXEC_MS: u32 = 10;
+/// How often to look for the environment of a process that has none.
+const EXEC_LOOKS: u32 = 10;
 
 /// One process, as it was when it was read. A system uses ids again, so id and start time together identify a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -85,13 +85,19 @@ impl Process {
 
 /// The variables of a process; none if it belongs to another user. In the middle of an `exec` a process has none for a moment.
 fn environment(file: &Path, is_of_kernel: bool) -> Vec<u8> {
-    for _ in 0..EXEC_MS {
+    for _ in 0..EXEC_LOOKS {
         match fs::read(file) {
-            Ok(bytes) if bytes.is_empty() && !is_of_kernel => std::thread::sleep(Duration::from_millis(1)),
+            Ok(bytes) if bytes.is_empty() && !is_of_kernel => look_again_later(),
             read => return read.unwrap_or_default(),
         }
     }
     Vec::new()
+}
+
+/// The time until the next look at `/proc`.
+#[expect(clippy::disallowed_methods, reason = "/proc reports no events")]
+pub fn look_again_later() {
+    std::thread::sleep(Duration::from_millis(1));
 }
 
 /// The path of this program, to start it once more. If its file was removed, `/proc` still has it.

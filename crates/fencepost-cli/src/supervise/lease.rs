@@ -5,6 +5,7 @@ use crate::location::DatabaseFile;
 use fencepost::{
     Code, Error, Millis, Op, Result,
     claim::{self, Claim},
+    run,
 };
 use fencepost_client::{
     Connection,
@@ -20,6 +21,9 @@ use tokio::sync::mpsc;
 const CHECK: Millis = Millis::seconds(1);
 /// The longest that a check may take, however long the lease is.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often to renew the run of a claim that is finished.
+const RENEWED: Millis = Millis::seconds(2);
 
 /// Renews a claim while a command runs under it.
 #[derive(Debug, Clone)]
@@ -135,10 +139,11 @@ impl LeaseRenewer {
     /// Does something that is no command, and renews the claims meanwhile. If they are lost, it is dropped.
     pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let lease = match self.renew(CHECK_TIMEOUT).await {
-            Event::Renewed(lease) => lease,
+            Event::Renewed(lease) => Some(lease),
             Event::Lost(error) => return Err(over(&error)),
             Event::NoAnswer(error) => return Err(error),
-            _ => return Ok(work.await),
+            // Its holder finished it, and the work is the rest.
+            _ => None,
         };
         let (sender, mut changes) = mpsc::channel(1);
         let renewing = tokio::spawn(self.clone().run(lease, sender));
@@ -163,19 +168,49 @@ impl LeaseRenewer {
         done
     }
 
-    /// Renews and checks until the claim is lost or the receiver is gone. It goes on after the claim is finished: somebody can
-    /// retry a task that failed.
-    pub async fn run(self, first: ConfirmedLease, changes: mpsc::Sender<Event>) {
-        let Some(over) = self.renewals(first, &changes).await else { return };
-        let finished = matches!(over, Event::Finished);
-        let _ = changes.send(over).await;
-        while finished && !changes.is_closed() {
+    /// Renews and checks until the claim is lost or the receiver is gone. It goes on after the claim is finished (then there is no
+    /// lease at first): somebody can retry a task that failed.
+    pub async fn run(self, first: Option<ConfirmedLease>, changes: mpsc::Sender<Event>) {
+        if let Some(first) = first {
+            let Some(over) = self.renewals(first, &changes).await else { return };
+            let finished = matches!(over, Event::Finished);
+            let _ = changes.send(over).await;
+            if !finished {
+                return;
+            }
+        }
+        let mut renewed = i64::MIN;
+        while !changes.is_closed() {
+            // The run that was made for this command lives as long as the command: it counts for the agent's limit, and others may
+            // wait for its end.
+            if self.given_back == GivenBack::Finished && renewal::now().saturating_sub(renewed) >= RENEWED.0 {
+                renewed = renewal::now();
+                let renew = run::Renew { run: self.claim.run.clone(), ttl_ms: None };
+                // It may have been settled.
+                let _ = self.call(CHECK_TIMEOUT, renew).await;
+            }
             renewal::sleep_until(next_check()).await;
             if let Some(lost @ Event::Lost(_)) = self.check(CHECK_TIMEOUT).await {
                 let _ = changes.send(lost).await;
                 return;
             }
         }
+    }
+
+    /// The verbs by which the holder ended these claims; `None` if it holds one of them still, or lost one.
+    pub async fn verbs(&self) -> Result<Option<Vec<String>>> {
+        let mut verbs = Vec::new();
+        for claim in self.claims() {
+            match self.call(CHECK_TIMEOUT, claim::Renew::new(&claim.token)).await {
+                Ok(_) => return Ok(None),
+                Err(error) if error.ends_claim() && is_by_holder(ended_by(&error)) => {
+                    verbs.push(ended_by(&error).to_owned());
+                }
+                Err(error) if error.ends_claim() => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(verbs))
     }
 
     /// Renews and checks while the claim is held, and returns the event after which it is not; `None` if the receiver is gone.
@@ -265,8 +300,12 @@ pub fn is_finished(error: &Error) -> bool {
 /// The holder gave the claim back itself, and nobody has claimed the item since.
 fn was_given_back(error: &Error) -> bool {
     // Not `release`: an operator who pauses the agent with --now releases its work, too.
-    let by_holder = matches!(ended_by(error), "done" | "fail" | "accept" | "reject");
+    let by_holder = is_by_holder(ended_by(error)) && ended_by(error) != "release";
     error.ends_claim() && by_holder && error.field("holder").is_none()
+}
+
+fn is_by_holder(verb: &str) -> bool {
+    matches!(verb, "done" | "fail" | "release" | "accept" | "reject")
 }
 
 /// The verb that ended the claim.

@@ -42,8 +42,13 @@ pub enum Act {
 #[derive(Debug)]
 pub enum Ended {
     Exited(u8),
-    /// It does not exist or may not be executed. The code is the one that a shell exits with; the text says why.
-    NotStarted(u8, String),
+    /// It does not exist or may not be executed, or this command line is too long. The code is the one that a shell exits with; the
+    /// text says why.
+    NotStarted {
+        code: u8,
+        why: String,
+        too_long: bool,
+    },
     /// It was stopped, or never started, because its claim is over.
     Lost(Error),
 }
@@ -237,7 +242,7 @@ mod tests {
         }
         acts_and_end.push(match rule.ended() {
             None => "runs".into(),
-            Some(Ended::Exited(code) | Ended::NotStarted(code, _)) => format!("exit {code}"),
+            Some(Ended::Exited(code) | Ended::NotStarted { code, .. }) => format!("exit {code}"),
             Some(Ended::Lost(error)) => format!("lost: {}", error.message()),
         });
         acts_and_end.join(", ")

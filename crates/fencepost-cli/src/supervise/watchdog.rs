@@ -28,8 +28,6 @@ pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 const MARK: &str = "FENCE_WATCHED";
 /// How long to look for a command that may just be starting: it has its mark after `exec`, not after `fork`.
 const STARTING: Millis = Millis::seconds(1);
-/// The time between two looks.
-const AGAIN: Duration = Duration::from_millis(2);
 /// How long to try to kill a process that does not end, such as one that waits for a disk.
 const TRYING: Millis = Millis::seconds(60);
 
@@ -131,7 +129,7 @@ pub fn run() {
             let began = renewal::now();
             while renewal::now() - began < STARTING.0 {
                 process::with(MARK, &mark, 0).iter().for_each(|process| process.send(Signal::KILL));
-                std::thread::sleep(AGAIN);
+                process::look_again_later();
             }
         }
         None => {}
@@ -155,6 +153,6 @@ pub fn kill(group: Option<i32>, run: Option<&str>) {
         if group.is_none() && outside.is_empty() {
             return;
         }
-        std::thread::sleep(AGAIN);
+        process::look_again_later();
     }
 }

@@ -96,7 +96,7 @@ on_both! {
     /// Sixty triggers of all types, three children at a time: each trigger has one child, and none has two.
     fn each_trigger_has_one_child(sealed: Sealed) {
         sealed.ok(&["init"]);
-        add(&sealed, 50);
+        add(&sealed, 57);
         sealed.ok(&["agent", "join", "bob"]);
         sealed.ok(&["channel", "create", "general"]);
         for n in 1..=5 {
@@ -118,7 +118,7 @@ on_both! {
         let started = read(&sealed.path().join("started"));
         let started: Vec<Vec<&str>> = started.lines().map(|line| line.split(' ').collect()).collect();
         let of = |kind: &str| started.iter().filter(|words| words[0] == kind).count();
-        assert_eq!(["task_offered", "task_assigned", "inbox_message", "unread_mentions", "pool_task"].map(of), [1, 6, 1, 1, 44]);
+        assert_eq!(["task_offered", "task_assigned", "inbox_message", "unread_mentions", "pool_task"].map(of), [1, 6, 1, 1, 51]);
         let mut names: Vec<&str> = started.iter().map(|words| words[1]).collect();
         names.sort_unstable();
         names.dedup();
@@ -127,7 +127,7 @@ on_both! {
         // One claim is named; the five messages are five claims.
         assert!(started.iter().all(|words| (words[2] == "none") == (words[0] == "inbox_message")), "{started:?}");
         let counts = log(&sealed);
-        for n in 1..=50 {
+        for n in 1..=57 {
             let of = |kind: &str| counts.get(&(kind.to_owned(), format!("task/b-{n}"))).copied().unwrap_or(0);
             assert_eq!((of("task.completed"), of("task.claimed")), (1, if n == 6 { 2 } else { 1 }), "b-{n}");
         }
@@ -140,6 +140,25 @@ on_both! {
         let prompt = read(&sealed.path().join("prompt.inbox_message"));
         assert!(prompt.contains("You are agent bob.") && prompt.contains("\n    message 5\n"), "{prompt}");
     }
+
+    /// A child that leaves processes behind, in its group and outside, ends with them. Its output is complete all the same.
+    fn processes_that_a_child_leaves_behind_are_ended(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 1);
+        sealed.script("cmd", r#"
+            sleep 1000 & echo $! > in-group
+            setsid bash -c 'trap "" TERM; exec sleep 1000' & echo $! > away
+            printf 'the result'"#);
+        let said = work(&sealed, &["--agent", "bob", "--drain", "--grace", "200ms", "--", "./cmd"]).end();
+        succeeded(&said);
+        for file in ["in-group", "away"] {
+            let process = read(&sealed.path().join(file)).trim().parse().expect("a number");
+            assert!(!is_alive(process), "{file} survived");
+        }
+        assert_eq!(json(&sealed, &["show", "b-1"])["task"]["output"], "the result");
+    }
+
+    at once:
 
     /// A worker dies by kill -9: no process of its children survives, and another worker finishes their work.
     fn children_die_with_their_worker(sealed: Sealed) {
@@ -161,7 +180,7 @@ on_both! {
         until("no grandchild survives", || away.iter().all(|process| !is_alive(*process)));
         // Another agent gets the work when the leases end.
         go(&sealed);
-        let second = work(&sealed, &["--agent", "ann", "--count", "3", "--", "./cmd"]);
+        let second = work(&sealed, &["--agent", "ann", "--count", "3", "--grace", "200ms", "--", "./cmd"]);
         succeeded(&second.end());
         let counts = log(&sealed);
         for n in 1..=3 {
@@ -169,25 +188,6 @@ on_both! {
             assert_eq!(counts[&("task.completed".to_owned(), format!("task/b-{n}"))], 1);
         }
     }
-
-    /// A child that leaves processes behind, in its group and outside, ends with them. Its output is complete all the same.
-    fn processes_that_a_child_leaves_behind_are_ended(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        add(&sealed, 1);
-        sealed.script("cmd", r#"
-            sleep 1000 & echo $! > in-group
-            setsid bash -c 'trap "" TERM; exec sleep 1000' & echo $! > away
-            printf 'the result'"#);
-        let said = work(&sealed, &["--agent", "bob", "--drain", "--grace", "200ms", "--", "./cmd"]).end();
-        succeeded(&said);
-        for file in ["in-group", "away"] {
-            let process = read(&sealed.path().join(file)).trim().parse().expect("a number");
-            assert!(!is_alive(process), "{file} survived");
-        }
-        assert_eq!(json(&sealed, &["show", "b-1"])["task"]["output"], "the result");
-    }
-
-    at once:
 
     /// A worker that is stopped cannot renew: its watchdog ends the child before the lease does. When the worker goes on, its late
     /// settlement is refused.
@@ -230,8 +230,8 @@ on_both! {
         sealed.script("cmd", r#"
             case "$FENCE_CLAIM" in
                 task/b-1@*) echo hello; kill -STOP $$;;
-                task/b-2@*) until [ -e stalled ]; do fence progress "still here" > /dev/null; sleep 0.1; done;;
-                task/b-3@*) until [ -e stalled ]; do printf .; sleep 0.1; done;;
+                task/b-2@*) until [ -e stalled ]; do fence progress "still here" > /dev/null; sleep 0.5; done;;
+                task/b-3@*) until [ -e stalled ]; do printf .; sleep 0.5; done;;
             esac"#);
         // Long enough for a fence command on a busy machine.
         let worker = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--count", "3", "--stall", "20s", "--grace", "1s", "--", "./cmd"]);

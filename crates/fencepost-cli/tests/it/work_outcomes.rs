@@ -94,14 +94,21 @@ on_both! {
         repository(&sealed);
         sealed.script("cmd", r#"
             case "$FENCE_CLAIM" in
-                task/b-1@*) echo a > a; fence done --output own > /dev/null; sleep 1;;
+                task/b-1@*) echo a > a; fence done --output own > /dev/null; until [ -e "${0%/*}/go" ]; do sleep 0.02; done;;
                 task/b-2@*) cat a; fence done --output "$(cat a)" > /dev/null;;
             esac"#);
         let cmd = sealed.path().join("cmd").display().to_string();
         fs::write(sealed.path().join("mine.toml"), format!("command = ['{cmd}']\nworker_commits = true\n")).expect("written");
         add(&sealed, 1);
         sealed.ok(&["add", "second", "--board", "b", "--after", "b-1"]);
-        let said = work(&sealed, &["--profile", "mine.toml", "--agents", "2", "--count", "2", "--worktree"]).end();
+        let worker = work(&sealed, &["--profile", "mine.toml", "--agents", "2", "--count", "2", "--worktree"]);
+        // The run of the first child stays alive after its claim has ended: the second child waits for the commit.
+        until("the first task is done", || task(&sealed, "b-1").0 == "completed");
+        let lease = || runs(&sealed).iter().find(|run| run.trigger.is_some() && run.alive && run.claims.is_empty()).map(|run| run.expires_at);
+        let first = lease();
+        until("its run is renewed", || lease().is_some() && lease() > first);
+        go(&sealed);
+        let said = worker.end();
         succeeded(&said);
         assert_eq!(json(&sealed, &["show", "b-2"])["task"]["output"], "a", "{said:?}");
         let made = sealed.sh("git log -1 --format='%an: %B' fence/b-1@1");
@@ -117,7 +124,7 @@ on_both! {
             if [ ! -e limit-is-over ]; then
                 echo '{"type":"system","subtype":"init","session_id":"s-1"}'
                 echo '{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":4102444800}}'
-                echo '{"type":"result","is_error":true,"api_error_status":429,"result":"You have hit your limit","total_cost_usd":0.25,"usage":{"input_tokens":3,"output_tokens":4}}'
+                echo '{"type":"result","is_error":true,"api_error_status":429,"result":"You have hit your limit \u0000'"$(printf '%040000d' 0)"'","total_cost_usd":0.25,"usage":{"input_tokens":3,"output_tokens":4}}'
                 exit 1
             fi
             fence done --output "by the client" > /dev/null
@@ -167,6 +174,35 @@ on_both! {
         assert_eq!(task(&sealed, "b-3"), ("unassigned".into(), 0, String::new()));
         waiting.send(Signal::TERM);
         succeeded(&waiting.end());
+        // A worker that would end when there is nothing to do lets its children end first.
+        sealed.ok(&["agent", "resume", "bob"]);
+        let draining = work(&sealed, &["--agent", "bob", "--max-concurrent", "2", "--drain", "--", "bash", "-c", WAITS]);
+        until("the fourth child has begun", || begun(&sealed).len() == 4);
+        sealed.ok(&["agent", "pause", "bob"]);
+        sealed.ok(&["add", "while it is paused", "--board", "b"]);
+        go(&sealed);
+        assert_eq!(draining.end().code, 6, "it is paused");
+        assert_eq!((task(&sealed, "b-3").0.as_str(), task(&sealed, "b-4").0.as_str()), ("completed", "unassigned"));
+    }
+
+    /// A notice about the pool starts one child, with a prompt of the user. What the child claimed goes back in a drain, without an
+    /// attempt.
+    fn a_notice_about_the_pool(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 2);
+        fs::create_dir(sealed.path().join("mine")).expect("made");
+        fs::write(sealed.path().join("mine/pool_tasks_available.md"), "Mine, for {{agent}}:\n{{trigger}}\n").expect("written");
+        let cmd = format!("cat > prompt; fence claim > /dev/null\n{WAITS}");
+        let words = ["--agent", "bob", "--pool", "notify", "--prompts", "mine", "--shutdown-timeout", "0"];
+        let worker = work(&sealed, &[&words[..], &["--", "bash", "-c", &cmd]].concat());
+        let (run, child) = begun_one(&sealed);
+        let prompt = read(&sealed.path().join("prompt"));
+        assert!(prompt.starts_with("Mine, for bob:\n") && prompt.contains('2'), "{prompt}");
+        assert_eq!(json(&sealed, &["show", "b-1"])["task"]["claim"]["run"], run);
+        worker.send(Signal::TERM);
+        succeeded(&worker.end());
+        assert!(members(child).is_empty());
+        assert_eq!(task(&sealed, "b-1"), ("unassigned".into(), 0, String::new()));
     }
 
     /// Two workers of one agent: the agent's own limit counts for both.
@@ -192,7 +228,7 @@ on_both! {
     /// Verdicts: what exit 0 means, a verdict before a crash, an offer without a decision, and failures.
     fn verdicts(sealed: Sealed) {
         sealed.ok(&["init"]);
-        add(&sealed, 6);
+        add(&sealed, 8);
         sealed.ok(&["agent", "join", "bob"]);
         sealed.ok(&["offer", "b-6", "bob"]);
         sealed.script("cmd", r#"
@@ -203,19 +239,38 @@ on_both! {
                 task/b-4@*) exit 75;;
                 task/b-5@*) fence settle "$FENCE_RUN" --output settled > /dev/null; exit 1;;
                 task/b-6@*) exit 0;;
+                task/b-7@*) fence fail --reason "its own reason" > /dev/null;;
+                task/b-8@*) fence release > /dev/null;;
             esac"#);
         let said = work(&sealed, &["--agent", "bob", "--count", "1", "--accept", "task_offered", "--", "./cmd"]).end();
         assert_eq!((said.code, task(&sealed, "b-6").0.as_str()), (0, "offered"), "{said:?}");
-        let said = work(&sealed, &["--agent", "bob", "--count", "5", "--accept", "pool_task", "--no-verdict", "fail", "--", "./cmd"]).end();
+        let said = work(&sealed, &["--agent", "bob", "--count", "7", "--accept", "pool_task", "--no-verdict", "fail", "--", "./cmd"]).end();
         assert_eq!(said.code, 0, "{said:?}");
+        for told in ["b-2 task 2 done", "b-5 task 5 done", "b-7 task 7 failed", "b-8 task 8 given back"] {
+            assert!(said.out.contains(&format!("bob: {told} after")), "{said:?}");
+        }
         let state = |id: &str| { let (status, attempts, reason) = task(&sealed, id); format!("{status} {attempts} {reason}") };
         assert_eq!(state("b-1"), "unassigned 1 no_verdict: its command ended without saying whether the work is done");
         assert_eq!(state("b-2"), "completed 1 ");
         assert_eq!(state("b-3"), "unassigned 1 its command exited with 3");
         assert_eq!(state("b-4"), "unassigned 0 ");
         assert_eq!(state("b-5"), "completed 1 ");
+        assert_eq!(state("b-7"), "failed 1 its own reason");
         let log = sealed.ok(&["log", "b-3"]);
         assert!(log.contains("exit 3") && log.contains("last words"), "{log}");
+    }
+
+    /// A prompt that is too long for an argument is a failure of this task alone.
+    fn a_prompt_that_is_too_long_for_an_argument(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let long = format!("{{\"title\": \"long\", \"max_attempts\": 1, \"body\": \"{}\"}}\n", "x".repeat(200_000));
+        fs::write(sealed.path().join("plan.jsonl"), long + "{\"title\": \"short\"}\n").expect("written");
+        sealed.ok(&["add", "-f", "plan.jsonl", "--board", "b"]);
+        fs::write(sealed.path().join("mine.toml"), "command = ['true']\nprompt = 'argument'\nno_verdict = 'done'\n").expect("written");
+        succeeded(&work(&sealed, &["--agent", "bob", "--profile", "mine.toml", "--count", "2"]).end());
+        let (status, _, reason) = task(&sealed, "b-1");
+        assert!(status == "failed" && reason.contains("Argument list too long"), "{reason}");
+        assert_eq!(task(&sealed, "b-2").0, "completed");
     }
 
     /// Output of any kind is kept up to a limit, and the log of a run can be followed.
@@ -248,7 +303,7 @@ on_both! {
     /// A command that does not exist, or that always fails at once, stops the worker instead of using up attempts.
     fn a_command_that_does_not_work_stops_the_worker(sealed: Sealed) {
         sealed.ok(&["init"]);
-        add(&sealed, 8);
+        add(&sealed, 16);
         let said = work(&sealed, &["--agent", "bob", "--", "no-such-program"]).end();
         assert_eq!((said.code, said.err.as_str()), (127, "error: `no-such-program`: not found"));
         assert!(runs(&sealed).is_empty(), "nothing was claimed");
@@ -257,8 +312,12 @@ on_both! {
         let said = work(&sealed, &["--agent", "bob", "--", "sh", "-c", "echo broken; exit 1"]).end();
         assert!(said.code == 1 && said.err.contains("bob: its command failed at once 5 times in a row: broken"), "{said:?}");
         // On a busy machine one of them may not have failed at once, and then it took more.
-        assert!((1..=8).map(|n| task(&sealed, &format!("b-{n}")).1).sum::<i64>() >= 5);
+        assert!((1..=16).map(|n| task(&sealed, &format!("b-{n}")).1).sum::<i64>() >= 5);
         assert!(sealed.ok(&["agent"]).contains("its command failed at once 5 times in a row: broken"));
+        // A client that says nothing at all and exits with 0 does not work either.
+        let said = work(&sealed, &["--agents", "2", "--no-verdict", "fail", "--", "true"]).end();
+        assert!(said.code == 1 && said.err.contains("its command failed at once 5 times in a row"), "{said:?}");
+        assert_eq!(sealed.ok(&["agent"]).matches("its command failed at once 5 times").count(), 3, "all agents of the process");
         // Until a person resumes the agent, a worker that is started again burns nothing.
         let said = work(&sealed, &["--agent", "bob", "--drain", "--", "true"]).end();
         assert_eq!(said.code, 6, "{said:?}");

@@ -35,6 +35,11 @@ impl Activity {
         Arc::new(Self { at: AtomicI64::new(renewal::now()), last_line: Mutex::default() })
     }
 
+    /// A command begins.
+    pub fn begin(&self) {
+        self.at.store(renewal::now(), Ordering::Relaxed);
+    }
+
     pub fn at(&self) -> Ticks {
         self.at.load(Ordering::Relaxed)
     }

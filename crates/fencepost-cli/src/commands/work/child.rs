@@ -7,7 +7,7 @@ use super::{
     prompt::Facts,
     reading::Reading,
     report::Ended as Report,
-    settling::{self, Decision, End},
+    settling::{self, Decision, End, fit, fit_reason},
     worker::{Worker, is_notice, what},
 };
 use crate::{
@@ -22,10 +22,7 @@ use crate::{
 use fencepost::{
     Clock, Code, Error, Millis, Result, agent::Trigger, claim::Claim, lock, run, run::settle::Outcome, task,
 };
-use fencepost_client::{
-    claims,
-    renewal::{self, Ticks},
-};
+use fencepost_client::renewal::{self, Ticks};
 use std::{
     cell::{Cell, RefCell},
     ffi::OsString,
@@ -38,6 +35,8 @@ use std::{
 const AT_ONCE: Millis = Millis::seconds(2);
 /// So many such failures in a row stop the worker: the command does not work, and would use up the attempts of everything.
 const QUICK_FAILURES: u32 = 5;
+/// How much of a result is kept with the work.
+const OUTPUT: usize = 256 * 1024;
 /// How often to look for signs of life.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -54,6 +53,18 @@ pub struct Child<'w> {
     took: Cell<i64>,
     /// The work only went back, such as an offer without a decision.
     undecided: Cell<bool>,
+}
+
+/// The end of a child whose work is settled.
+struct Ending {
+    decision: Decision,
+    reading: Reading,
+    /// Claims were lost, so the work is not accepted.
+    lost: bool,
+    /// The last line of its output, if its command failed at once.
+    failed: Option<String>,
+    /// The client cannot work now, and the fleet refused to pause its agent.
+    unpaused: bool,
 }
 
 /// How a command ended, and what its output told.
@@ -79,6 +90,7 @@ impl Worker<'_> {
         };
         match begun {
             Ok(()) => {
+                self.crew.prune();
                 if is_notice(&trigger) {
                     self.after_notice().await;
                 }
@@ -98,19 +110,15 @@ impl Worker<'_> {
                 if !Service::may_pass(&error) {
                     return Err(error);
                 }
-                self.service.back_off(&error, &mut Service::BACKOFF.clone()).await;
+                let mut backoff = self.backoff.borrow().clone();
+                self.service.back_off(&error, &mut backoff).await;
+                self.backoff.replace(backoff);
                 Ok(())
             }
         }
     }
 
     async fn begin<'w>(&'w self, trigger: &'w Trigger) -> Result<Option<Child<'w>>> {
-        let files = RunFiles::create(&trigger.run)?;
-        let mut state = State::new(&trigger.run, &self.agent, &self.crew.fleet)
-            .map_err(|e| Error::unavailable(e.to_string()))?;
-        state.task = trigger.task.as_ref().map(|task| task.id.clone());
-        files.set_state(&state)?;
-        files.write(TRIGGER, &serde_json::to_string_pretty(trigger).map_err(Error::internal)?)?;
         let mut claims = trigger.claims.clone();
         if is_notice(trigger) {
             match self.claim_notice(&trigger.run).await {
@@ -119,6 +127,12 @@ impl Worker<'_> {
                 Err(error) => return Err(error),
             }
         }
+        let files = RunFiles::create(&trigger.run)?;
+        let mut state = State::new(&trigger.run, &self.agent, &self.crew.fleet)
+            .map_err(|e| Error::unavailable(e.to_string()))?;
+        state.task = trigger.task.as_ref().map(|task| task.id.clone());
+        files.set_state(&state)?;
+        files.write(TRIGGER, &serde_json::to_string_pretty(trigger).map_err(Error::internal)?)?;
         let first = claims.first().cloned().ok_or_else(|| Error::internal("a trigger without a claim"))?;
         let activity = Activity::new();
         self.crew.report.begun(&self.agent, trigger, &what(trigger), &activity);
@@ -140,7 +154,7 @@ impl Worker<'_> {
     /// that one notice starts one child of this agent and not one in every process.
     async fn claim_notice(&self, run: &str) -> Result<Claim> {
         let claim = lock::Claim {
-            name: format!("pool-notice/{}", self.agent),
+            name: run::settle::notice_lock(&self.agent),
             run: run.into(),
             agent: Some(self.agent.clone()),
             ttl_ms: Some(self.crew.args.ttl),
@@ -172,6 +186,7 @@ impl Worker<'_> {
 
 impl Observer for Child<'_> {
     fn started(&self, group: i32) {
+        self.worker.backoff.borrow_mut().reset();
         self.state.borrow_mut().child = Identified::of(group);
         // Without the file an orphan is found by its environment, or its lease ends.
         let _ = self.files.set_state(&self.state.borrow());
@@ -190,16 +205,28 @@ impl Child<'_> {
             Place::None(decision, tree) => return self.settle_unstarted(&decision, tree).await,
             place => place,
         };
+        match self.work_in(&place).await {
+            Ok(Some(ending)) => {
+                let kept = self.leave_tree(place, &ending.decision).await;
+                self.end(&ending, kept).await;
+                Ok(())
+            }
+            not_ended => {
+                self.leave_tree(place, &Decision::released("its command was not started")).await;
+                not_ended.map(drop)
+            }
+        }
+    }
+
+    /// Runs the command, and settles its work. `None`: it could not be started, and the worker stops.
+    async fn work_in(&self, place: &Place) -> Result<Option<Ending>> {
         let (command, input) = self.command(place.tree())?;
         let started = renewal::now();
         let finished = self.supervise(command, input, self).await?;
         self.took.set(renewal::now() - started);
         match finished {
-            Some(finished) => self.settle(finished, place).await,
-            None => {
-                self.leave_tree(place, &Decision::released("its command was not started")).await;
-                Ok(())
-            }
+            Some(finished) => self.settle(finished, place).await.map(Some),
+            None => Ok(None),
         }
     }
 
@@ -215,7 +242,10 @@ impl Child<'_> {
         };
         let prompt = crew.prompts.of(self.trigger, &facts)?;
         self.files.write(PROMPT, &prompt)?;
-        let mut line = self.words(tree)?;
+        let directory = tree.map_or_else(std::env::current_dir, |tree| Ok(tree.path.clone()));
+        self.state.borrow_mut().client =
+            directory.ok().map(|directory| (self.worker.crew.profile_name.clone(), directory));
+        let mut line = self.words()?;
         let input = match crew.profile.prompt {
             PromptBy::Stdin => prompt.into_bytes(),
             PromptBy::Argument => {
@@ -233,12 +263,12 @@ impl Child<'_> {
     }
 
     /// The command line, without a prompt.
-    fn words(&self, tree: Option<&Tree>) -> Result<Vec<OsString>> {
+    fn words(&self) -> Result<Vec<OsString>> {
         let crew = self.worker.crew;
         if !crew.args.command.is_empty() {
             return Ok(crew.args.command.clone());
         }
-        let session = self.session(tree);
+        let session = self.session();
         let words = Words::new(vec![
             ("agent", self.worker.agent.clone()),
             ("run", self.trigger.run.clone()),
@@ -250,6 +280,21 @@ impl Child<'_> {
         let resume = session.map_or(&[][..], |_| &crew.profile.resume);
         let line = [&crew.profile.command[..], resume, &crew.profile.last].concat();
         Ok(words.fill(&line)?.into_iter().map(OsString::from).collect())
+    }
+
+    /// The session of an earlier attempt on this machine whose work was interrupted. A client finds its sessions only in the directory
+    /// where they began.
+    fn session(&self) -> Option<String> {
+        let ours = self.state.borrow();
+        if self.worker.crew.profile.resume.is_empty() || ours.task.is_none() {
+            return None;
+        }
+        let is_earlier = |state: &State| {
+            (&state.task, &state.fleet, &state.client) == (&ours.task, &ours.fleet, &ours.client)
+                && state.run != ours.run
+        };
+        let states = RunFiles::all().into_iter().filter_map(|files| files.state());
+        states.filter(is_earlier).max_by_key(|state| state.began)?.session
     }
 
     pub fn set_environment(&self, command: &mut Command) {
@@ -294,6 +339,8 @@ impl Child<'_> {
         observer: &dyn Observer,
     ) -> Result<Option<Finished>> {
         let (crew, stop) = (self.worker.crew, &self.worker.service.stop);
+        // Nothing could give a sign of life before.
+        self.activity.begin();
         let capture = Capture::new(self.files.log_writer()?, &crew.profile, &self.activity);
         let pipes = Pipes::attach(&mut command, input, Captured::OutputAndError, capture)
             .map_err(|e| Error::unavailable(format!("a child cannot be given its prompt: {e}")))?;
@@ -317,7 +364,9 @@ impl Child<'_> {
         let capture = pipes.finish().await.map_err(|e| Error::internal(e.to_string()))?;
         let (reading, tail, output) = capture.finish();
         let end = match (ended, interrupted.take()) {
-            (Ended::NotStarted(code, why), _) => {
+            // This prompt is too long for an argument, and the next one may not be.
+            (Ended::NotStarted { why, too_long: true, .. }, _) => End::Interrupted(why),
+            (Ended::NotStarted { code, why, .. }, _) => {
                 crew.break_off(code, why);
                 self.worker.give_back(self.trigger).await;
                 crew.report.forget(&self.trigger.run);
@@ -366,46 +415,65 @@ impl Child<'_> {
             Some(tree) => self.leave(tree, decision).await,
             None => None,
         };
-        self.report(decision, &reading, lost, kept);
-        self.set_ended(decision, None);
+        let at_once = decision.outcome == Outcome::Failed && !decision.for_good;
+        let last = decision.reason.clone().unwrap_or_default();
+        let ending = Ending {
+            decision: decision.clone(),
+            reading,
+            lost,
+            failed: at_once.then_some(last),
+            unpaused: false,
+        };
+        self.end(&ending, kept).await;
         Ok(())
     }
 
-    async fn settle(&self, finished: Finished, place: Place) -> Result<()> {
+    async fn settle(&self, finished: Finished, place: &Place) -> Result<Ending> {
         let Finished { end, reading, tail, .. } = finished;
-        let settled = self.has_settled(&end).await?;
-        let mut decision = settling::decide(&end, settled, &reading, self.worker.crew.profile.no_verdict);
-        if let (Place::Tree(tree), true) = (&place, self.is_done(&decision, settled).await?) {
-            match self.integrate(tree, settled).await {
+        let own = self.verdict(&end).await?;
+        let mut decision = settling::decide(&end, own, &reading, self.worker.crew.profile.no_verdict);
+        if let (Place::Tree(tree), Outcome::Done) = (place, decision.outcome) {
+            let integrated = match own {
+                // The run stays alive while the files of a finished task are committed and merged.
+                Some(_) => self.renewer.while_held(self.integrate(tree, true)).await.and_then(|done| done),
+                None => self.integrate(tree, false).await,
+            };
+            match integrated {
                 Ok(other) => decision = other.unwrap_or(decision),
                 Err(error) if place::lost(&error) => decision = Decision::released(error.message()),
                 Err(error) => return Err(error),
             }
         }
         let stopped = reading.stopped.as_ref().filter(|_| matches!(end, End::Exited(1..)));
+        let mut unpaused = false;
         if let Some(stopped) = stopped {
             // Before the work goes back: no worker of this agent may start it again until the client works.
             let now = Clock::System.read();
-            self.worker.pause(&stopped.reason(), stopped.pause(now)).await;
+            unpaused = !self.worker.pause(&stopped.reason(), stopped.pause(now)).await;
         }
         let lost = match is_notice(self.trigger) {
-            true => self.end_notice().await?,
+            true => self.end_notice(decision.outcome).await?,
             false => self.settle_run(&end, &decision, &reading, &tail).await?,
         };
-        let kept = self.leave_tree(place, &decision).await;
-        self.report(&decision, &reading, lost && !settled, kept);
-        self.set_ended(&decision, reading.session.as_ref());
-        self.count_failures(&end, settled || stopped.is_some(), &tail).await;
-        Ok(())
+        let failed = own.is_none() && decision.outcome == Outcome::Failed && self.took.get() < AT_ONCE.0;
+        let last = tail.lines().next_back().unwrap_or_default().to_owned();
+        Ok(Ending {
+            decision,
+            reading,
+            lost: lost && own.is_none(),
+            failed: failed.then_some(last),
+            unpaused,
+        })
     }
 
-    /// Is the task done, by the child's own word or by its exit?
-    async fn is_done(&self, decision: &Decision, settled: bool) -> Result<bool> {
-        let Some(task) = self.trigger.task.as_ref().filter(|_| settled) else {
-            return Ok(decision.outcome == Outcome::Done);
-        };
-        let shown = self.worker.service.call_until_answered(task::Show { task: task.id.clone() }).await?;
-        Ok(shown.task.status == task::Status::Completed)
+    /// The last steps, after the work is settled.
+    async fn end(&self, ending: &Ending, kept: Option<String>) {
+        self.report(&ending.decision, &ending.reading, ending.lost, kept);
+        self.set_ended(&ending.decision, ending.reading.session.as_ref());
+        self.count_failures(ending.failed.as_deref()).await;
+        if ending.unpaused {
+            self.worker.wait_unpaused().await;
+        }
     }
 
     async fn leave_tree(&self, place: Place, decision: &Decision) -> Option<String> {
@@ -420,13 +488,20 @@ impl Child<'_> {
         let _ = self.files.set_state(&self.state.borrow());
     }
 
-    /// Has the child ended all its claims itself?
-    async fn has_settled(&self, end: &End) -> Result<bool> {
-        if is_notice(self.trigger) || matches!(end, End::Lost(_)) {
-            return Ok(is_notice(self.trigger) && *end == End::Exited(0));
+    /// The child's own verdict, if it ended all its claims itself.
+    async fn verdict(&self, end: &End) -> Result<Option<Outcome>> {
+        if is_notice(self.trigger) {
+            return Ok((*end == End::Exited(0)).then_some(Outcome::Done));
         }
-        let listed = self.worker.service.call_until_answered(claims::list(&self.trigger.run)).await?;
-        Ok(claims::unlisted(&self.trigger.claims, &listed.claims).len() == self.trigger.claims.len())
+        let mut backoff = Service::BACKOFF;
+        loop {
+            match self.renewer.verbs().await {
+                Err(error) if Service::may_pass(&error) && !self.worker.service.stop.is_ending() => {
+                    self.worker.service.back_off(&error, &mut backoff).await;
+                }
+                verbs => return Ok(verbs?.and_then(|verbs| settling::verdict(&verbs))),
+            }
+        }
     }
 
     /// Settles the run. Returns whether claims were lost.
@@ -441,7 +516,7 @@ impl Child<'_> {
             && let [claim] = self.trigger.claims.as_slice()
         {
             // A settlement is tried again while attempts are left. If the claim is over, the settlement says so.
-            let reason = decision.reason.clone().unwrap_or_default();
+            let reason = decision.reason.as_deref().map(fit_reason).unwrap_or_default();
             let _ = self.worker.service.call_until_answered(task::Fail::new(&claim.token, reason)).await;
         }
         let output = match decision.outcome {
@@ -452,8 +527,8 @@ impl Child<'_> {
         let settle = run::Settle {
             run: self.trigger.run.clone(),
             outcome: decision.outcome,
-            output: Some(output).filter(|output| !output.is_empty()),
-            reason: decision.reason.clone(),
+            output: Some(fit(&output, OUTPUT)).filter(|output| !output.is_empty()),
+            reason: decision.reason.as_deref().map(fit_reason),
             exit: Some(match end {
                 End::Exited(code) => code.to_string(),
                 End::Stopped => "stopped".into(),
@@ -475,11 +550,13 @@ impl Child<'_> {
         }
     }
 
-    /// Ends the run that held the lock of a notice.
-    async fn end_notice(&self) -> Result<bool> {
+    /// Ends the run that held the lock of a notice. Tasks that its child claimed go back, too.
+    async fn end_notice(&self, outcome: Outcome) -> Result<bool> {
         let end = run::End {
             run: self.trigger.run.clone(),
             reason: Some("its command is over".into()),
+            // They did not fail if the child was stopped.
+            owner_gone: outcome == Outcome::Released,
             ..run::End::default()
         };
         match self.worker.service.call_until_answered(end).await {
@@ -511,20 +588,20 @@ impl Child<'_> {
         let _ = self.files.set_state(&state);
     }
 
-    /// Stops the worker after several failures at once in a row.
-    async fn count_failures(&self, end: &End, is_fine: bool, tail: &str) {
+    /// Stops the worker after several failures at once in a row. `failed` is the last line of one.
+    async fn count_failures(&self, failed: Option<&str>) {
         let crew = self.worker.crew;
-        let at_once = self.took.get() < AT_ONCE.0;
-        let failed = !is_fine && at_once && matches!(end, End::Exited(code) if *code != 0 && *code != 75);
-        let failures = if failed { crew.quick_failures.get() + 1 } else { 0 };
+        let failures = if failed.is_some() { crew.quick_failures.get() + 1 } else { 0 };
         crew.quick_failures.set(failures);
         if failures < QUICK_FAILURES || crew.service.stop.is_draining() {
             return;
         }
-        let last = tail.lines().next_back().map_or(String::new(), |last| format!(": {last}"));
-        let reason = format!("its command failed at once {failures} times in a row{last}");
+        let last = failed.filter(|last| !last.is_empty()).map_or(String::new(), |last| format!(": {last}"));
+        let reason = fit_reason(&format!("its command failed at once {failures} times in a row{last}"));
         crew.break_off(1, format!("{}: {reason}", self.worker.agent));
-        // Otherwise a service manager would start the worker again, and the next attempts would fail.
-        self.worker.pause(&reason, None).await;
+        // Otherwise a service manager would start the workers again, and the next attempts would fail.
+        for agent in &crew.agents {
+            Worker::new(crew, agent).pause(&reason, None).await;
+        }
     }
 }

@@ -19,7 +19,7 @@ const LOG_BYTES: u64 = 64 * 1024;
 impl Crew<'_> {
     /// Shows the view until the terminal is gone. Signals reach the workers in their own way.
     pub async fn show(&self, screen: &mut Screen, agents: &[String]) -> Result<()> {
-        let title = format!("fence work · {} · {}", agents.join(", "), self.fleet);
+        let title = format!("fence work · {} · {}", agents.join(", "), self.shown);
         let mut view = WorkView { title, ..WorkView::default() };
         let mut redraw = tokio::time::interval(REDRAW);
         loop {

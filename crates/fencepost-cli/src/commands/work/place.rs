@@ -3,12 +3,10 @@
 use super::{
     child::{Child, Finished},
     settling::{Decision, End},
-    worker::is_notice,
 };
 use crate::{
     identity::process::own_program,
     names::unique,
-    run_files::{RunFiles, State},
     supervise::LeaseRenewer,
     worktree::{self, Attempt, Created, Plan, Repository, Tree, branch_of},
 };
@@ -291,7 +289,7 @@ impl Child<'_> {
         };
         if let Some(task) = self.task() {
             let branch = branch.map_or(String::new(), |branch| format!(", branch {branch}"));
-            let host = crate::commands::poll::host();
+            let host = crate::environment::host();
             let text =
                 format!("the work tree of {} is kept: {path} on {host}{branch}; {why}", self.trigger.run);
             let note = task::Note { task: task.id.clone(), text, request: Some(unique("")) };
@@ -300,22 +298,6 @@ impl Child<'_> {
             }
         }
         Some(path)
-    }
-
-    /// The session of an earlier attempt on this machine whose work was interrupted, if it can be resumed.
-    pub fn session(&self, tree: Option<&Tree>) -> Option<String> {
-        let task = &self.task()?.id;
-        // A client finds a session only in the directory where it began.
-        let is_elsewhere = tree.is_some_and(|tree| !tree.was_taken_over);
-        if self.worker.crew.profile.resume.is_empty() || is_notice(self.trigger) || is_elsewhere {
-            return None;
-        }
-        let ours = |state: &State| state.task.as_ref() == Some(task) && state.fleet == self.worker.crew.fleet;
-        let mut earlier: Vec<State> =
-            RunFiles::all().iter().filter_map(RunFiles::state).filter(ours).collect();
-        earlier.retain(|state| state.run != self.trigger.run);
-        earlier.sort_by_key(|state| state.began);
-        earlier.pop()?.session
     }
 }
 

@@ -45,33 +45,60 @@ impl Decision {
     }
 }
 
-/// `settled`: the child ended all its claims itself.
-pub fn decide(end: &End, settled: bool, reading: &Reading, no_verdict: NoVerdict) -> Decision {
-    match end {
-        // Its own verdict counts, whatever happened to it afterwards.
-        _ if settled => Decision::done(),
-        End::Stopped => Decision::released(STOPPED),
-        End::Lost(reason) => Decision::released(reason),
-        End::Exited(1..) if reading.stopped.is_some() => {
+/// The child's own verdict, if it ended all its claims itself with these verbs.
+pub fn verdict(verbs: &[String]) -> Option<Outcome> {
+    let is = |verb: &str| verbs.iter().any(|one| one == verb);
+    match verbs {
+        [] => None,
+        _ if is("fail") => Some(Outcome::Failed),
+        _ if is("release") => Some(Outcome::Released),
+        // An offer that was accepted or rejected is decided.
+        _ => Some(Outcome::Done),
+    }
+}
+
+/// The fate of the work. `own` is the child's own verdict.
+pub fn decide(end: &End, own: Option<Outcome>, reading: &Reading, no_verdict: NoVerdict) -> Decision {
+    match (end, own) {
+        // It counts, whatever happened to the child afterwards.
+        (_, Some(outcome)) => Decision { outcome, ..Decision::done() },
+        (End::Stopped, None) => Decision::released(STOPPED),
+        (End::Lost(reason), None) => Decision::released(reason),
+        (End::Exited(1..), None) if reading.stopped.is_some() => {
             Decision::released(reading.stopped.as_ref().map(|stopped| stopped.reason()).unwrap_or_default())
         }
-        End::Interrupted(reason) => Decision::failed(reason),
-        End::Exited(0) => match no_verdict {
+        (End::Interrupted(reason), None) => Decision::failed(reason),
+        (End::Exited(0), None) => match no_verdict {
             NoVerdict::Done => Decision::done(),
             NoVerdict::Fail => {
                 Decision::failed("no_verdict: its command ended without saying whether the work is done")
             }
             NoVerdict::Release => Decision { delay: Some(AGAIN_AFTER), ..Decision::released("no_verdict") },
         },
-        End::Exited(TEMPORARY) => Decision {
+        (End::Exited(TEMPORARY), None) => Decision {
             delay: Some(AGAIN_AFTER),
             ..Decision::released(format!("its command exited with {TEMPORARY}, a temporary failure"))
         },
-        End::Exited(code @ 129..) => {
+        (End::Exited(code @ 129..), None) => {
             Decision::failed(format!("its command exited with {code}, as by signal {}", code - 128))
         }
-        End::Exited(code) => Decision::failed(format!("its command exited with {code}")),
+        (End::Exited(code), None) => Decision::failed(format!("its command exited with {code}")),
     }
+}
+
+/// The longest reason that is stored. A client may put a whole page into its message.
+const REASON_MAX: usize = 2000;
+
+/// A text that a fleet accepts: cut to a length, without zeros, which a text in PostgreSQL cannot contain.
+pub fn fit(text: &str, most: usize) -> String {
+    let end = text.floor_char_boundary(most);
+    let dots = if end < text.len() { "…" } else { "" };
+    format!("{}{dots}", &text[..end]).replace('\0', "\u{fffd}")
+}
+
+/// A reason that a fleet accepts.
+pub fn fit_reason(reason: &str) -> String {
+    fit(reason, REASON_MAX)
 }
 
 #[cfg(test)]
@@ -92,44 +119,54 @@ mod tests {
         };
         let plain = Reading::default();
         use NoVerdict::{Done, Fail, Release};
+        let own = |verb: &str| verdict(&[verb.to_owned()]);
         let cases = [
-            (End::Exited(0), false, &plain, Done, "done"),
+            (End::Exited(0), None, &plain, Done, "done"),
             (
                 End::Exited(0),
-                false,
+                None,
                 &plain,
                 Fail,
                 "failed no_verdict: its command ended without saying whether the work is done",
             ),
-            (End::Exited(0), false, &plain, Release, "released no_verdict 60000"),
-            (End::Exited(0), true, &plain, Fail, "done"),
-            (End::Exited(1), true, &plain, Fail, "done"),
-            (End::Lost("x".into()), true, &plain, Fail, "done"),
-            (End::Exited(1), false, &plain, Done, "failed its command exited with 1"),
-            (End::Exited(137), false, &plain, Done, "failed its command exited with 137, as by signal 9"),
+            (End::Exited(0), None, &plain, Release, "released no_verdict 60000"),
+            (End::Exited(0), own("done"), &plain, Fail, "done"),
+            (End::Exited(1), own("done"), &plain, Fail, "done"),
+            (End::Exited(0), own("fail"), &plain, Done, "failed"),
+            (End::Exited(0), own("release"), &plain, Done, "released"),
+            (End::Exited(0), own("reject"), &plain, Fail, "done"),
+            (End::Lost("x".into()), own("done"), &plain, Fail, "done"),
+            (End::Exited(1), None, &plain, Done, "failed its command exited with 1"),
+            (End::Exited(137), None, &plain, Done, "failed its command exited with 137, as by signal 9"),
             (
                 End::Exited(75),
-                false,
+                None,
                 &plain,
                 Done,
                 "released its command exited with 75, a temporary failure 60000",
             ),
-            (End::Exited(1), false, &limit, Fail, "released usage limit: resets 3pm"),
+            (End::Exited(1), None, &limit, Fail, "released usage limit: resets 3pm"),
             // It went on, and ended well.
-            (End::Exited(0), false, &limit, Done, "done"),
-            (End::Stopped, false, &plain, Fail, "released its worker was told to end"),
-            (End::Interrupted("it stalled".into()), false, &limit, Fail, "failed it stalled"),
-            (End::Lost("claim `x` is over".into()), false, &plain, Fail, "released claim `x` is over"),
+            (End::Exited(0), None, &limit, Done, "done"),
+            (End::Stopped, None, &plain, Fail, "released its worker was told to end"),
+            (End::Interrupted("it stalled".into()), None, &limit, Fail, "failed it stalled"),
+            (End::Lost("claim `x` is over".into()), None, &plain, Fail, "released claim `x` is over"),
         ];
-        for (end, settled, reading, no_verdict, says) in cases {
-            let decision = decide(&end, settled, reading, no_verdict);
+        for (end, own, reading, no_verdict, says) in cases {
+            let decision = decide(&end, own, reading, no_verdict);
             let parts = [
                 Some(decision.outcome.as_str().to_owned()),
                 decision.reason,
                 decision.delay.map(|delay| delay.0.to_string()),
             ];
             let said: Vec<String> = parts.into_iter().flatten().collect();
-            assert_eq!(said.join(" "), says, "{end:?} {settled}");
+            assert_eq!(said.join(" "), says, "{end:?} {own:?}");
         }
+    }
+
+    #[test]
+    fn texts_are_cut_to_what_a_fleet_accepts() {
+        assert_eq!((fit("ab", 2), fit("abc", 2), fit("aéb", 2)), ("ab".into(), "ab…".into(), "a…".into()));
+        assert_eq!(fit("a\0b", 9), "a\u{fffd}b");
     }
 }

@@ -1,16 +1,13 @@
 //! One agent of a worker process: it polls while it has room, and starts a child for each trigger.
 
-use super::{Crew, Role};
-use crate::{
-    commands::poll::{host, new_run},
-    supervise::Service,
-};
+use super::{Crew, Role, settling::fit_reason};
+use crate::{commands::poll::new_run, environment::host, supervise::Service};
 use fencepost::{
-    Code, Millis, Result, WAIT_MAX,
+    Backoff, Code, Millis, Result, WAIT_MAX,
     agent::{self, Role as Has, Trigger, Type},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 /// The pause after a child that was only told that the pool has tasks: the next poll would tell the same at once.
 const AFTER_NOTICE: Duration = Duration::from_secs(10);
@@ -23,11 +20,18 @@ pub struct Worker<'w> {
     pub agent: String,
     /// Acts for the agent.
     pub service: Service<'w>,
+    /// The pauses after children that could not be started, such as on a full disk.
+    pub backoff: RefCell<Backoff>,
 }
 
 impl<'w> Worker<'w> {
     pub fn new(crew: &'w Crew<'w>, agent: &str) -> Self {
-        Self { crew, agent: agent.into(), service: crew.service.as_agent(agent) }
+        Self {
+            crew,
+            agent: agent.into(),
+            service: crew.service.as_agent(agent),
+            backoff: RefCell::new(Service::BACKOFF),
+        }
     }
 
     /// Works until it is told to stop. An error that a retry cannot help stops the other workers, too.
@@ -46,36 +50,49 @@ impl<'w> Worker<'w> {
         let most = usize::from(self.crew.args.max_concurrent);
         let mut polling = None;
         let mut idle = false;
+        // The first error. The children that run go on.
+        let mut failed: Result<()> = Ok(());
         loop {
-            let may_poll = !self.service.stop.is_draining() && (!idle || children.is_empty());
+            let may_poll =
+                !self.service.stop.is_draining() && failed.is_ok() && (!idle || children.is_empty());
             if polling.is_none() && may_poll && children.len() < most && self.crew.reserve() {
                 polling = Some(Box::pin(self.next()));
             }
             if polling.is_none() && children.is_empty() {
-                return Ok(());
+                return failed;
             }
-            tokio::select! {
+            let error = tokio::select! {
                 polled = async { polling.as_mut().expect("checked by its condition").await }, if polling.is_some() => {
                     polling = None;
-                    match polled? {
-                        Some(trigger) => {
+                    match polled {
+                        Ok(Some(trigger)) => {
                             idle = false;
                             children.push(self.child(trigger));
+                            None
                         }
-                        None => {
+                        Ok(None) => {
                             self.crew.give_back();
                             // A child may cause more work for this agent.
                             if children.is_empty() {
-                                return Ok(());
+                                return failed;
                             }
                             idle = true;
+                            None
                         }
+                        Err(error) => Some(error),
                     }
                 }
                 Some(result) = children.next() => {
                     idle = false;
-                    result?;
+                    result.err()
                 }
+            };
+            if let Some(error) = error {
+                // A pause stops nothing that runs; other errors stop the other workers, too.
+                if error.code() != Code::Paused {
+                    self.service.stop.drain();
+                }
+                failed = failed.and(Err(error));
             }
         }
     }
@@ -140,21 +157,23 @@ impl<'w> Worker<'w> {
         }
     }
 
-    /// The agent cannot work for a while: no worker gets a trigger for it.
-    pub async fn pause(&self, reason: &str, span: Option<Millis>) {
+    /// The agent cannot work for a while: no worker gets a trigger for it. Returns whether the fleet knows that.
+    pub async fn pause(&self, reason: &str, span: Option<Millis>) -> bool {
         let pause = agent::Pause {
             agent: Some(self.agent.clone()),
-            reason: Some(reason.into()),
+            reason: Some(fit_reason(reason)),
             for_ms: span,
             ..agent::Pause::default()
         };
-        if let Err(error) = self.service.call_until_answered(pause).await {
-            self.service.warn(&error);
-            // The next child would fail in the same way.
-            tokio::select! {
-                () = tokio::time::sleep(span.map_or(UNPAUSED, Duration::from).min(UNPAUSED)) => {}
-                () = self.service.stop.draining() => {}
-            }
+        let answer = self.service.call_until_answered(pause).await;
+        answer.map_err(|error| self.service.warn(&error)).is_ok()
+    }
+
+    /// Waits, instead of a pause that the fleet refused: the next child would fail in the same way.
+    pub async fn wait_unpaused(&self) {
+        tokio::select! {
+            () = tokio::time::sleep(UNPAUSED) => {}
+            () = self.service.stop.draining() => {}
         }
     }
 }

@@ -127,7 +127,7 @@ impl Worker<'_> {
                 let verdict = delivery::verdict(code, &output, claims.len(), self.args.batch.is_some());
                 self.settle(claims, verdict).await
             }
-            Ok(Ended::NotStarted(code, why)) => {
+            Ok(Ended::NotStarted { code, why, .. }) => {
                 // The command cannot be started for any message.
                 streams::print_error(&streams::label("error", &why));
                 self.not_started.set(Some(code));
