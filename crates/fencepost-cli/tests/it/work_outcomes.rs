@@ -176,13 +176,18 @@ on_both! {
         succeeded(&waiting.end());
         // A worker that would end when there is nothing to do lets its children end first.
         sealed.ok(&["agent", "resume", "bob"]);
-        let draining = work(&sealed, &["--agent", "bob", "--max-concurrent", "2", "--drain", "--", "bash", "-c", WAITS]);
-        until("the fourth child has begun", || begun(&sealed).len() == 4);
+        sealed.ok(&["add", "another", "--board", "b"]);
+        let own_go = format!("n=${{FENCE_CLAIM#task/}}\n{}", WAITS.replace("-e go", "-e go.${n%@*}"));
+        let draining = work(&sealed, &["--agent", "bob", "--max-concurrent", "2", "--drain", "--", "bash", "-c", &own_go]);
+        until("two more children have begun", || begun(&sealed).len() == 5);
         sealed.ok(&["agent", "pause", "bob"]);
         sealed.ok(&["add", "while it is paused", "--board", "b"]);
-        go(&sealed);
+        fs::write(sealed.path().join("go.b-3"), "").expect("written");
+        // It has room for another trigger then, and is refused.
+        until("the first has ended", || task(&sealed, "b-3").0 == "completed");
+        fs::write(sealed.path().join("go.b-4"), "").expect("written");
         assert_eq!(draining.end().code, 6, "it is paused");
-        assert_eq!((task(&sealed, "b-3").0.as_str(), task(&sealed, "b-4").0.as_str()), ("completed", "unassigned"));
+        assert_eq!(["b-4", "b-5"].map(|id| task(&sealed, id).0), ["completed", "unassigned"]);
     }
 
     /// A notice about the pool starts one child, with a prompt of the user. What the child claimed goes back in a drain, without an
