@@ -95,7 +95,8 @@ impl PauseState {
 impl Op for Pause {
     const NAME: &'static str = "agent/pause";
     const ACCESS: Access = Access::Agent;
-    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    // Never: a repeat could pause an agent that somebody has resumed meanwhile.
+    const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"agent":"codex-1","reason":"the disk is full"}"#;
     type Reply = Paused;
     erased!();

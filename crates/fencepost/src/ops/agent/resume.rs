@@ -34,7 +34,8 @@ pub struct Resumed {
 impl Op for Resume {
     const NAME: &'static str = "agent/resume";
     const ACCESS: Access = Access::Agent;
-    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    // Never: a repeat could lift a pause that somebody began meanwhile.
+    const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"agent":"codex-1"}"#;
     type Reply = Resumed;
     erased!();
