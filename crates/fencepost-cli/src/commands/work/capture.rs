@@ -35,6 +35,10 @@ impl Activity {
         Arc::new(Self { at: AtomicI64::new(renewal::now()), last_line: Mutex::default() })
     }
 
+    pub fn sign(&self) {
+        self.at.store(renewal::now(), Ordering::Relaxed);
+    }
+
     pub fn at(&self) -> Ticks {
         self.at.load(Ordering::Relaxed)
     }
@@ -111,7 +115,7 @@ impl Capture {
 
 impl Sink for Capture {
     fn take(&mut self, from: Stream, bytes: &[u8]) {
-        self.activity.at.store(renewal::now(), Ordering::Relaxed);
+        self.activity.sign();
         // A full disk must not stop the child: its work counts, not its log.
         let _ = self.log.write(bytes);
         if from == Stream::Output {
