@@ -49,6 +49,20 @@ pub enum Place {
     None(Decision, Option<Box<Tree>>),
 }
 
+/// The claim under which a step is done.
+#[derive(Clone, Copy)]
+enum Under {
+    Claim,
+    /// The child completed its task itself, so nobody else can get it any more.
+    NoClaim,
+}
+
+impl Under {
+    fn of(settled: bool) -> Self {
+        if settled { Under::NoClaim } else { Under::Claim }
+    }
+}
+
 impl Place {
     pub fn tree(&self) -> Option<&Tree> {
         match self {
@@ -64,7 +78,7 @@ impl Child<'_> {
         let Some(repository) = &self.worker.crew.repository else { return Ok(Place::Here) };
         let repository = repository.for_run(&self.trigger.run);
         let making = async { Ok(repository.create(&self.plan(&repository).await?).await) };
-        let created = match self.step(false, making).await? {
+        let created = match self.step(Under::Claim, Millis(0), making).await? {
             Ok(created) => created?,
             Err(decision) => return Ok(Place::None(decision, None)),
         };
@@ -85,20 +99,29 @@ impl Child<'_> {
         }
     }
 
-    /// Does a part of the work that is no command, under the claim. The worker gives it up when it ends, and when the time of the
-    /// child is over. `settled`: the child completed its task itself, so nobody else can get it any more.
-    async fn step<T>(&self, settled: bool, work: impl Future<Output = T>) -> Result<Result<T, Decision>> {
-        let max_time = self.worker.crew.args.max_time;
+    /// Does a part of the work that is no command. The worker gives it up when the time of the child is over, and when it is told to
+    /// end itself, after a `grace`.
+    async fn step<T>(
+        &self,
+        under: Under,
+        grace: Millis,
+        work: impl Future<Output = T>,
+    ) -> Result<Result<T, Decision>> {
+        let (max_time, stop) = (self.worker.crew.args.max_time, &self.worker.service.stop);
         let left = Millis(self.began + max_time.0 - renewal::now());
         let work = async {
-            match settled {
-                true => Ok(work.await),
-                false => self.renewer.while_held(work).await,
+            match under {
+                Under::NoClaim => Ok(work.await),
+                Under::Claim => self.renewer.while_held(work).await,
             }
+        };
+        let ending = async {
+            stop.ending().await;
+            tokio::time::sleep(grace.into()).await;
         };
         tokio::select! {
             done = work => done.map(Ok),
-            () = self.worker.service.stop.ending() => Ok(Err(Decision::released(STOPPED))),
+            () = ending => Ok(Err(Decision::released(STOPPED))),
             () = tokio::time::sleep(left.into()) => {
                 Ok(Err(Decision::failed(format!("max_time: it took more than {max_time}"))))
             }
@@ -169,7 +192,7 @@ impl Child<'_> {
         if tree.is_ready().await? {
             return Ok(None);
         }
-        match self.step(false, tree.copy(&args.copy)).await? {
+        match self.step(Under::Claim, Millis(0), tree.copy(&args.copy)).await? {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return not_made(error).map(Some),
             Err(decision) => return Ok(Some(decision)),
@@ -202,7 +225,8 @@ impl Child<'_> {
         let (Some(task), Some(branch)) = (self.task(), &tree.branch) else { return Ok(None) };
         let message = format!("{}\n\nFence: {}", task.title, self.renewer.token());
         if crew.profile.worker_commits {
-            let committed = self.step(settled, tree.commit_all(&message, &self.worker.agent)).await?;
+            let commit = tree.commit_all(&message, &self.worker.agent);
+            let committed = self.step(Under::of(settled), crew.args.grace, commit).await?;
             let decision = match committed {
                 Ok(Ok(_)) => None,
                 Ok(Err(error)) => Some(Decision::failed(format!("commit: {}", error.message()))),
@@ -244,7 +268,7 @@ impl Child<'_> {
         let Some(repository) = &self.worker.crew.repository else { return Ok(None) };
         // A claim on the task is renewed with the lock if one run holds both.
         let run = if settled { unique("merge-") } else { self.trigger.run.clone() };
-        let lock = match self.step(settled, self.lock(into, &run)).await? {
+        let lock = match self.step(Under::of(settled), Millis(0), self.lock(into, &run)).await? {
             Ok(Ok(lock)) => lock,
             Ok(Err(error)) if lost(&error) => return Err(error),
             Ok(Err(error)) if Service::may_pass(&error) => {
