@@ -164,6 +164,13 @@ fn a_merge_waits_for_its_lock_until_the_worker_ends() {
     succeeded(&work(&sealed, &words).end());
     assert_eq!(task(&sealed, "b-1").0, "completed");
     assert_eq!(sealed.sh("git show 'fix#12:a'").out.trim_end(), "a");
+    // The merge has its own guard, whatever the environment of the worker says, also after `fence done`.
+    sealed.ok(&["add", "second", "--board", "b"]);
+    let child = "echo b > b; git add b; git commit -qm b; fence done";
+    let said = sealed.sh(&format!(
+        "FENCE_MERGE_GUARD=false fence work --agent bob --drain --merge-into 'fix#12' -- bash -c '{child}'"
+    ));
+    assert_eq!(sealed.sh("git show 'fix#12:b'").out.trim_end(), "b", "{said:?}");
 }
 
 /// The tree of a killed worker is looked at by the next one that can, and the notes of the task say where it is.
