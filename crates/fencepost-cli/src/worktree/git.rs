@@ -59,6 +59,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const GRACE: Duration = Duration::from_secs(5);
 /// A daemon that a hook started may hold the pipes open after git has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// The longest error, in bytes. The reason of a failure may have 16 KiB.
+const MESSAGE: usize = 2048;
 /// Together about ten seconds.
 const ATTEMPTS: u32 = 30;
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
@@ -195,7 +197,7 @@ impl Git {
             .hint("a hook of the repository may be waiting for something"));
         };
         let status = status.map_err(|e| Error::unavailable(format!("`git {}`: {e}", verb())))?;
-        Ok(Output { status, stdout, stderr: String::from_utf8_lossy(&stderr).trim().to_owned() })
+        Ok(Output { status, stdout, stderr: message(&stderr) })
     }
 
     /// The author and committer that the user configured; if there is none, a name that says who commits.
@@ -249,6 +251,12 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, to: &mut Vec<u8>) {
     if let Some(mut pipe) = pipe {
         let _ = pipe.read_to_end(to).await;
     }
+}
+
+/// The end of an error, as a text that can be stored: a hook may print anything.
+fn message(stderr: &[u8]) -> String {
+    let end = &stderr[stderr.len().saturating_sub(MESSAGE)..];
+    String::from_utf8_lossy(end).replace('\0', "\u{fffd}").trim().to_owned()
 }
 
 /// A git that is ended if nobody waits for it any more: the claim was lost, or the worker stops.

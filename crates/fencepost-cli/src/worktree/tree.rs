@@ -404,6 +404,10 @@ mod tests {
         write(&tree.path, "three.txt", "");
         let error = tree.commit_all("three", "codex-1").await.unwrap_err();
         assert_eq!(error.message(), "git failed: no tests");
+        sample.hook("pre-commit", "head -c 100000 /dev/zero >&2; echo; echo the end >&2; exit 1");
+        let error = tree.commit_all("three", "codex-1").await.unwrap_err();
+        let is_short = error.message().len() < 16 * 1024 && !error.message().contains('\0');
+        assert!(is_short && error.message().ends_with("the end"), "{error}");
     }
 
     #[tokio::test]

@@ -270,11 +270,7 @@ impl Child<'_> {
         let run = if settled { unique("merge-") } else { self.trigger.run.clone() };
         let lock = match self.step(Under::of(settled), Millis(0), self.lock(into, &run)).await? {
             Ok(Ok(lock)) => lock,
-            Ok(Err(error)) if lost(&error) => return Err(error),
-            Ok(Err(error)) if Service::may_pass(&error) => {
-                return Ok(Some(Decision::released(format!("merge: {}", error.message()))));
-            }
-            Ok(Err(error)) => return Ok(Some(Decision::failed(format!("merge: {}", error.message())))),
+            Ok(Err(error)) => return Ok(Some(not_merged(&error))),
             Err(decision) => return Ok(Some(decision)),
         };
         let others = if settled { Vec::new() } else { self.trigger.claims.clone() };
@@ -290,8 +286,10 @@ impl Child<'_> {
         service.context.pass_on(&mut command)?;
         let merged = self.supervise_under(renewer, command, Vec::new(), &()).await;
         self.unlock(&lock.token, settled.then_some(run)).await;
-        let Some(Finished { end, output, tail, .. }) = merged? else {
-            return Ok(Some(Decision::released("its merge was not started")));
+        let Finished { end, output, tail, .. } = match merged {
+            Ok(Some(finished)) => finished,
+            Ok(None) => return Ok(Some(Decision::released("its merge was not started"))),
+            Err(error) => return Ok(Some(not_merged(&error))),
         };
         Ok(match end {
             End::Exited(0) => None,
@@ -425,6 +423,16 @@ fn conflict(branches: &[String], files: &[String]) -> Decision {
 fn not_made(error: Error) -> Result<Decision> {
     let is_general = error.code() == Code::NotFound || OF_MACHINE.iter().any(|e| error.message().contains(e));
     if is_general { Err(error) } else { Ok(Decision::failed(format!("work tree: {}", error.message()))) }
+}
+
+/// The merge could not be begun.
+fn not_merged(error: &Error) -> Decision {
+    let reason = format!("merge: {}", error.message());
+    if Service::may_pass(error) || lost(error) {
+        Decision::released(reason)
+    } else {
+        Decision::failed(reason)
+    }
 }
 
 /// The lock of a branch: `git/main`. The name of a lock has fewer characters, and git allows no `:` in a branch.
