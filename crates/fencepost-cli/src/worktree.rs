@@ -6,6 +6,9 @@
 //! - A tree is complete when it has the ref `refs/worktree/fence-start`, the commit that it started from. Git keeps such refs per
 //!   work tree, and removes them with the tree. Until then, and while it is removed, it is [marked](busy) as busy.
 //! - The branch is created last, so a tree that could not be made leaves no branch.
+//! - The process that works in a tree holds a [lock](hold) on it. Nobody else takes the tree over or removes it.
+//! - A child may delete the `.git` of its tree. Git would then act on the repository around the tree, which is the user's, so no
+//!   call may look above the trees, and a tree is changed or removed only if it still is the one that was made.
 //! - Nothing with uncommitted changes, or with commits that are on no branch, is ever removed.
 //!
 //! Hooks: `git commit` runs all of them, because the commit is the agent's work and the repository's rules apply to it. A new tree gets
@@ -20,11 +23,13 @@ mod busy;
 mod copy;
 mod create;
 mod git;
+mod hold;
 #[cfg(test)]
 mod testing;
 mod tree;
 
 use crate::{
+    identity,
     location::{refuse_link, repository::main_work_tree},
     names::digest,
     private_files::make_directory,
@@ -34,15 +39,16 @@ pub use create::{Attempt, Created, Plan};
 use fencepost::{Code, Error, Result};
 use git::Git;
 pub use git::prepare;
+pub use hold::until_left;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Write},
     os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::{Path, PathBuf},
     process::Command,
 };
-pub use tree::{Finished, Tree};
+pub use tree::{Finished, Tree, some};
 
 /// The directory of trees, in the repository's main work tree.
 const TREES: &str = ".fence/trees";
@@ -51,6 +57,9 @@ const BRANCHES: &str = "fence";
 
 /// The names of the trees in which branches are merged begin with it. The name of a task's tree has an `@`, and theirs have none.
 const MERGES: &str = "merge-";
+
+/// A variable of git: no repository is looked for in these directories and above them.
+const CEILING: &str = "GIT_CEILING_DIRECTORIES";
 
 /// The script of [`Repository::merge_command`]: its arguments and exit codes are at its top.
 const MERGE: &str = include_str!("worktree/merge.sh");
@@ -64,6 +73,18 @@ pub struct Repository {
     /// A bare repository has none.
     main: Option<PathBuf>,
     trees: PathBuf,
+}
+
+/// A path that should be a tree.
+#[derive(Debug)]
+pub enum Opened {
+    Ready(Box<Tree>),
+    /// Another process works in it, makes it or removes it.
+    InUse,
+    /// It is not complete, or somebody removed its `.git`.
+    Broken,
+    /// It is no work tree of this repository.
+    Unknown,
 }
 
 /// A work tree as git lists it.
@@ -94,18 +115,18 @@ impl Repository {
         };
         let home = main_work_tree(start).ok_or_else(missing)?;
         let has_files = async |at: &Path| {
-            let answer = Git::at(at).text(["rev-parse", "--is-inside-work-tree"]).await;
+            let answer = Git::new(at).text(["rev-parse", "--is-inside-work-tree"]).await;
             // A directory may be named `.git` and be none.
             let answer =
                 answer.map_err(|e| if e.message().contains("not a git repository") { missing() } else { e });
             Result::Ok(answer? == "true")
         };
         let directory = match has_files(start).await? {
-            true => Git::at(start).path(["rev-parse", "--show-toplevel"]).await?,
+            true => Git::new(start).path(["rev-parse", "--show-toplevel"]).await?,
             false => home.clone(),
         };
         let main = has_files(&home).await?.then(|| home.clone());
-        let git = Git::at(&directory);
+        let git = Git::new(&directory);
         if git.text(["rev-list", "--max-count=1", "--all"]).await?.is_empty() {
             let message = format!("the git repository at `{}` has no commit yet", directory.display());
             return Err(Error::new(Code::Invalid, message).hint("a work tree starts from a commit: make one"));
@@ -130,12 +151,33 @@ impl Repository {
         Ok(repository)
     }
 
+    /// The same repository. Git runs for this run, and is found by it if this process dies.
+    #[must_use]
+    pub fn for_run(&self, run: &str) -> Self {
+        Self { git: self.git.clone().with_variable(identity::RUN, run), ..self.clone() }
+    }
+
+    /// Git in a tree.
+    fn git_in(&self, tree: &Path) -> Git {
+        self.git.at(tree).with_variable(CEILING, self.ceiling())
+    }
+
+    /// The value of [`CEILING`] in a tree: the user's own, and the directory of trees.
+    fn ceiling(&self) -> OsString {
+        let mut directories = self.trees.clone().into_os_string();
+        if let Some(own) = std::env::var_os(CEILING) {
+            directories.push(":");
+            directories.push(own);
+        }
+        directories
+    }
+
     /// Git does not list the trees as untracked files of the main work tree, where a `git add` would add them.
     async fn keep_out_of_git(&self, directory: &Path) -> Result<()> {
         let inside = |main: &PathBuf| fs::canonicalize(main).is_ok_and(|main| self.trees.starts_with(main));
         let Some(main) = self.main.as_ref().filter(|main| inside(main)) else { return Ok(()) };
         let question = [OsStr::new("check-ignore"), OsStr::new("--quiet"), self.trees.as_os_str()];
-        if Git::at(main).ask(question).await?.is_some() {
+        if Git::new(main).ask(question).await?.is_some() {
             return Ok(());
         }
         // `create_new` does not follow a link that somebody put there, and does not change a file of the user.
@@ -149,24 +191,28 @@ impl Repository {
         }
     }
 
-    /// Does the name of a branch, a tag or another revision mean a commit?
-    pub async fn has_commit(&self, name: &str) -> Result<bool> {
+    /// The commit that the name of a branch, a tag or another revision means.
+    pub async fn commit(&self, name: &str) -> Result<Option<String>> {
         let commit = format!("{name}^{{commit}}");
-        Ok(self.git.ask(["rev-parse", "--quiet", "--verify", "--end-of-options", &commit]).await?.is_some())
+        self.git.ask(["rev-parse", "--quiet", "--verify", "--end-of-options", &commit]).await
     }
 
     pub async fn branch_exists(&self, branch: &str) -> Result<bool> {
         Ok(self.tip(branch).await?.is_some())
     }
 
-    /// A tree that an earlier process made; `None` if there is none at this path, or if it is not complete.
-    pub async fn open(&self, path: &Path) -> Result<Option<Tree>> {
-        let Ok(path) = fs::canonicalize(path) else { return Ok(None) };
-        let listed = self.listed().await?.into_iter().find(|tree| tree.path == path);
-        match listed {
-            Some(listed) if !busy::is_marked(&path) => Tree::open(self, listed).await,
-            _ => Ok(None),
+    /// A tree that an earlier process made.
+    pub async fn open(&self, path: &Path) -> Result<Opened> {
+        let Ok(path) = fs::canonicalize(path) else { return Ok(Opened::Unknown) };
+        let Some(listed) = self.listed().await?.into_iter().find(|tree| tree.path == path) else {
+            return Ok(Opened::Unknown);
+        };
+        if busy::is_marked(&path) {
+            return Ok(Opened::InUse);
         }
+        let Some(hold) = hold::hold(&path)? else { return Ok(Opened::InUse) };
+        let tree = Tree::open(self, listed, hold).await?;
+        Ok(tree.map_or(Opened::Broken, |tree| Opened::Ready(tree.into())))
     }
 
     /// The trees of earlier attempts at a task, the newest first. Those that hold no work were removed.
@@ -180,6 +226,25 @@ impl Repository {
             .collect();
         found.sort();
         found.into_iter().rev().map(|(_, path)| path).collect()
+    }
+
+    /// The fences of the attempts at a task that have a branch here, the newest first.
+    pub async fn fences(&self, id: &str) -> Result<Vec<i64>> {
+        let attempts = format!("refs/heads/{}*", branch_of(id, 0).trim_end_matches('0'));
+        let names = self.git.text(["for-each-ref", "--format=%(refname)", &attempts]).await?;
+        let fence = |name: &str| name.rsplit_once('@')?.1.parse().ok();
+        let mut fences: Vec<i64> = names.lines().filter_map(fence).collect();
+        fences.sort_unstable();
+        fences.reverse();
+        Ok(fences)
+    }
+
+    /// Waits while a process works in the tree that has this branch checked out.
+    pub async fn until_left(&self, branch: &str) -> Result<()> {
+        if let Some(tree) = self.checked_out(branch).await? {
+            until_left(Path::new(&tree)).await;
+        }
+        Ok(())
     }
 
     /// A command that merges a branch into another one. It may be killed at any moment. See `merge.sh` for its exit codes, and for
@@ -196,21 +261,31 @@ impl Repository {
     /// Removes the trees that processes left when they died in the middle of making, merging or removing one.
     ///
     /// This does not call `git worktree prune`, which also forgets a person's work trees on a disk that is not mounted now.
-    pub async fn sweep(&self) -> Result<()> {
+    ///
+    /// Returns the trees that could not be removed. They are in nobody's way.
+    pub async fn sweep(&self) -> Result<Vec<Error>> {
+        let mut problems = Vec::new();
         for tree in busy::marked(&self.trees) {
-            if let Some(busy) = Busy::mark(&tree)? {
-                self.discard(&tree).await?;
-                // A merge may have opened the file, and wait for our lock on it.
-                if !tree.file_name().is_some_and(|name| name.as_bytes().starts_with(MERGES.as_bytes())) {
-                    busy.unmark();
-                }
-            }
+            problems.extend(self.sweep_marked(&tree).await.err());
         }
         for listed in self.listed().await? {
             if listed.path.starts_with(&self.trees) && !listed.path.exists() && !busy::is_marked(&listed.path)
             {
-                self.discard(&listed.path).await?;
+                problems.extend(self.discard(&listed.path).await.err());
             }
+        }
+        Ok(problems)
+    }
+
+    async fn sweep_marked(&self, tree: &Path) -> Result<()> {
+        let Some(mark) = Busy::mark(tree)? else { return Ok(()) };
+        // Otherwise its process has finished since we saw the mark, and the tree may be in use.
+        if mark.was_left {
+            self.discard(tree).await?;
+        }
+        // A merge may have opened the file, and wait for our lock on it.
+        if !tree.file_name().is_some_and(|name| name.as_bytes().starts_with(MERGES.as_bytes())) {
+            mark.unmark();
         }
         Ok(())
     }
@@ -250,7 +325,7 @@ impl Repository {
 
     /// The commit of a branch, if the branch exists.
     async fn tip(&self, branch: &str) -> Result<Option<String>> {
-        self.git.ask(["rev-parse", "--quiet", "--verify", &format!("refs/heads/{branch}^{{commit}}")]).await
+        self.commit(&format!("refs/heads/{branch}")).await
     }
 
     /// Does the commit `later` contain the commit `earlier`?

@@ -197,7 +197,7 @@ impl Work {
         }
         let location = context.location()?;
         let database_file = location.database_file();
-        let repository = self.repository().await?;
+        let repository = self.repository(context).await?;
         let service = Service::new(context).await?;
         let mut signals = Service::signals()?;
         let mut screen = if self.plain || context.json() { None } else { Screen::open()? };
@@ -260,22 +260,28 @@ impl Work {
     }
 
     /// The repository of the work trees. What dead workers left in the middle of is removed.
-    async fn repository(&self) -> Result<Option<Repository>> {
+    async fn repository(&self, context: &Context) -> Result<Option<Repository>> {
         let given = [&self.base, &self.merge_into, &self.setup].iter().any(|option| option.is_some());
         if !(self.worktree || given || self.reuse_tree || self.trees.is_some() || !self.copy.is_empty()) {
             return Ok(None);
         }
         let here = std::env::current_dir().map_err(|e| Error::unavailable(e.to_string()))?;
         let repository = Repository::find(&here, self.trees.clone()).await?;
-        for (flag, name) in [("base", &self.base), ("merge-into", &self.merge_into)] {
-            if let Some(name) = name
-                && !repository.has_commit(name).await?
-            {
-                let message = format!("`{name}`, given with --{flag}, is no branch and no commit");
-                return Err(Error::new(Code::Invalid, message));
-            }
+        let invalid = |message| Err(Error::new(Code::Invalid, message));
+        if let Some(base) = &self.base
+            && repository.commit(base).await?.is_none()
+        {
+            return invalid(format!("`{base}`, given with --base, is no branch and no commit"));
         }
-        repository.sweep().await?;
+        // Not a tag or a branch of a remote: a merge moves it.
+        if let Some(into) = &self.merge_into
+            && !repository.branch_exists(into).await?
+        {
+            return invalid(format!("`{into}`, given with --merge-into, is no branch of this repository"));
+        }
+        for problem in repository.sweep().await? {
+            context.warn(&problem);
+        }
         Ok(Some(repository))
     }
 

@@ -1,10 +1,9 @@
 //! Making a tree: it starts from the branches of the tasks that its task waited for, or else from a base.
 
 use super::{
-    BRANCHES, Finished, Repository, Tree, branch_of,
+    BRANCHES, Finished, Opened, Repository, Tree, branch_of,
     busy::{self, Busy},
-    git::Git,
-    name_of,
+    hold, name_of,
     tree::START,
 };
 use crate::names::unique;
@@ -77,8 +76,8 @@ impl Repository {
         let wanted = plan.reuse.as_ref().and_then(|path| fs::canonicalize(path).ok());
         let Some(path) = wanted.filter(|path| self.kept(&attempt.id).contains(path)) else { return Ok(None) };
         match self.open(&path).await? {
-            Some(tree) => tree.continue_on(branch).await.map(Some),
-            None => Ok(None),
+            Opened::Ready(tree) => tree.continue_on(branch).await.map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -91,12 +90,13 @@ impl Repository {
             };
             return Ok(Created::Ready(tree.into()));
         }
-        let Some(mark) = Busy::mark(&path)? else {
-            let message = format!("another process is making or removing the tree `{}`", path.display());
-            return Err(Error::unavailable(message));
-        };
+        let Some(mark) = Busy::mark(&path)? else { return Err(in_use(&path)) };
         if mark.was_left {
             self.discard(&path).await?;
+        } else if !is_free(&path) {
+            // Another process made it since we looked.
+            mark.unmark();
+            return Err(in_use(&path));
         }
         let created = self.fill(&path, branch, after, base).await;
         if !matches!(created, Ok(Created::Ready(_))) {
@@ -111,14 +111,15 @@ impl Repository {
         if busy::is_marked(path) || !path.exists() {
             return Ok(None);
         }
-        let Some(tree) = self.open(path).await? else {
-            // An empty directory is not in the way.
-            if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()) {
-                return Ok(None);
+        let tree = match self.open(path).await? {
+            Opened::Ready(tree) => *tree,
+            Opened::InUse => return Err(in_use(path)),
+            Opened::Broken | Opened::Unknown if is_free(path) => return Ok(None),
+            Opened::Broken | Opened::Unknown => {
+                let message =
+                    format!("`{}` is in the way: it is no work tree of this repository", path.display());
+                return Err(Error::new(Code::Invalid, message).hint("move it to another place"));
             }
-            let message =
-                format!("`{}` is in the way: it is no work tree of this repository", path.display());
-            return Err(Error::new(Code::Invalid, message).hint("move it to another place"));
         };
         let status = tree.status().await?;
         if !status.clean || status.commits {
@@ -132,8 +133,8 @@ impl Repository {
 
     async fn fill(&self, path: &Path, branch: Option<&str>, after: &[String], base: &str) -> Result<Created> {
         let first = match after.first() {
-            Some(first) => self.commit(&format!("refs/heads/{first}")).await?,
-            None => self.commit(base).await?,
+            Some(first) => self.required_commit(&format!("refs/heads/{first}")).await?,
+            None => self.required_commit(base).await?,
         };
         // Twice --force also replaces a tree of this path that git still lists although its directory is gone.
         let add = ["worktree", "add", "--force", "--force", "--detach"].map(OsStr::new);
@@ -142,11 +143,12 @@ impl Repository {
         if !path.join(".git").exists() {
             added.require_success()?;
         }
-        let mut git = Git::at(path);
+        let hold = hold::hold(path)?.ok_or_else(|| in_use(path))?;
+        let mut git = self.git_in(path);
         let mut merged: Vec<String> = after.iter().take(1).cloned().collect();
         for branch in after.iter().skip(1) {
-            let (head, tip) =
-                (git.text(["rev-parse", "HEAD"]).await?, self.commit(&format!("refs/heads/{branch}")).await?);
+            let head = git.text(["rev-parse", "HEAD"]).await?;
+            let tip = self.required_commit(&format!("refs/heads/{branch}")).await?;
             merged.push(branch.clone());
             if self.contains(&head, &tip).await? {
                 continue;
@@ -159,9 +161,7 @@ impl Repository {
             let words = ["merge"].into_iter().chain(options.split_whitespace()).chain(["-m", &message, &tip]);
             let merge = git.output(words).await?;
             if !merge.is_success() {
-                let unmerged = ["diff", "--name-only", "-z", "--no-relative", "--diff-filter=U"];
-                let files = git.text(unmerged).await?;
-                let files: Vec<String> = files.split_terminator('\0').map(str::to_owned).collect();
+                let files = git.unmerged().await?;
                 if files.is_empty() {
                     merge.require_success()?;
                 }
@@ -170,20 +170,16 @@ impl Repository {
         }
         let start = git.text(["rev-parse", "HEAD"]).await?;
         git.text(["update-ref", START, &start]).await?;
-        let mut tree = Tree::new(self, path.to_owned(), start);
+        let mut tree = Tree::new(self, path.to_owned(), start, hold);
         if let Some(branch) = branch {
             tree.start_branch(branch).await?;
         }
         Ok(Created::Ready(tree.into()))
     }
 
-    async fn commit(&self, name: &str) -> Result<String> {
+    async fn required_commit(&self, name: &str) -> Result<String> {
         let missing = || Error::new(Code::NotFound, format!("there is no commit `{name}` in the repository"));
-        if name.starts_with('-') {
-            return Err(missing());
-        }
-        let found = self.git.ask(["rev-parse", "--quiet", "--verify", &format!("{name}^{{commit}}")]).await?;
-        found.ok_or_else(missing)
+        self.commit(name).await?.ok_or_else(missing)
     }
 
     /// Frees the name of a branch. A branch whose commits are in `head` is deleted. Another one gets another name: it comes from a
@@ -213,6 +209,15 @@ impl Repository {
         let path = self.git.text(["for-each-ref", "--format=%(worktreepath)", &name]).await?;
         Ok(Some(path).filter(|path| !path.is_empty()))
     }
+}
+
+/// An empty directory is not in the way.
+fn is_free(path: &Path) -> bool {
+    !path.exists() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn in_use(path: &Path) -> Error {
+    Error::unavailable(format!("another process uses the tree `{}`", path.display()))
 }
 
 #[cfg(test)]
@@ -325,10 +330,17 @@ mod tests {
         let main = ready(repository.create(&main).await.unwrap());
         assert_eq!(main.finish(false).await.unwrap(), Finished::Removed);
 
+        // Not while another process works in it.
         let plan = Plan { reuse: Some(first.path.clone()), ..task("auth-3@4", &[]) };
+        let fresh = ready(repository.create(&plan).await.unwrap());
+        assert!(!fresh.was_taken_over && fresh.path != first.path);
+        assert_eq!(fresh.finish(false).await.unwrap(), Finished::Removed);
+        let path = first.path.clone();
+        drop(first);
+        crate::worktree::until_left(&path).await;
         let second = ready(repository.create(&plan).await.unwrap());
         assert!(second.was_taken_over);
-        assert_eq!((&second.path, second.branch.as_deref()), (&first.path, Some("fence/auth-3@4")));
+        assert_eq!((&second.path, second.branch.as_deref()), (&path, Some("fence/auth-3@4")));
         assert_eq!(git(&second.path, "status --porcelain"), changes);
         assert_eq!(git(&second.path, "symbolic-ref --short HEAD"), "fence/auth-3@4");
         assert_eq!(second.status().await.unwrap(), Status { clean: false, commits: true });
@@ -355,8 +367,12 @@ mod tests {
         write(&path, "half.txt", "");
         let tree = create().await;
         assert!(!mark.exists() && !path.join("half.txt").exists());
+        // A sweep that saw the mark of the process that made it.
+        repository.sweep_marked(&path).await.unwrap();
+        assert!(path.join("a.txt").exists() && !mark.exists());
+        drop(tree);
         write(&trees, "auth-3@2.busy", "");
-        git(&tree.path, "worktree lock .");
+        git(&path, "worktree lock .");
         create().await;
         write(&trees, "auth-3@2.busy", "");
         repository.sweep().await.unwrap();
@@ -368,6 +384,27 @@ mod tests {
         repository.sweep().await.unwrap();
         assert!(mark.exists());
         living.unmark();
+        let used = create().await;
+        assert!(
+            repository
+                .create(&task("auth-3@2", &[]))
+                .await
+                .unwrap_err()
+                .message()
+                .contains("another process uses")
+        );
+        assert_eq!(used.finish(false).await.unwrap(), Finished::Removed);
+
+        // One that cannot be removed is no reason to stop.
+        write(&trees, "auth-1@1.busy", "");
+        write(&trees, "auth-1@1", "no directory");
+        write(&trees, "auth-2@1.busy", "");
+        let problems = repository.sweep().await.unwrap();
+        assert!(problems.len() == 1 && problems[0].message().contains("auth-1@1"), "{problems:?}");
+        assert_eq!(entries(&trees), ["auth-1@1", "auth-1@1.busy"]);
+        for file in entries(&trees) {
+            fs::remove_file(trees.join(file)).unwrap();
+        }
 
         // Somebody removed the directory.
         fs::remove_dir_all(create().await.path).unwrap();
@@ -377,11 +414,11 @@ mod tests {
         assert_eq!(sample.state().1, Vec::<String>::new());
 
         // A complete tree with work is continued, one without is made anew.
-        let tree = create().await;
+        create().await;
         sample.write("a.txt", "two\n");
         git(&sample.main, "commit -q -a -m two");
         assert_eq!(read(&create().await.path, "a.txt"), "two\n");
-        write(&tree.path, "new.txt", "work");
+        write(&path, "new.txt", "work");
         let again = create().await;
         assert!(again.was_taken_over);
         assert_eq!(read(&again.path, "new.txt"), "work");

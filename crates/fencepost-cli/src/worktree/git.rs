@@ -14,6 +14,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::Child,
+    runtime::Handle,
     time::timeout,
 };
 
@@ -58,6 +59,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const GRACE: Duration = Duration::from_secs(5);
 /// A daemon that a hook started may hold the pipes open after git has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// The longest error, in bytes. The reason of a failure may have 16 KiB.
+const MESSAGE: usize = 2048;
 /// Together about ten seconds.
 const ATTEMPTS: u32 = 30;
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
@@ -78,7 +81,7 @@ pub fn prepare(command: &mut Command) {
 #[derive(Debug, Clone)]
 pub struct Git {
     directory: PathBuf,
-    variables: Vec<(&'static str, String)>,
+    variables: Vec<(&'static str, OsString)>,
     limit: Duration,
 }
 
@@ -91,8 +94,19 @@ pub struct Output {
 }
 
 impl Git {
-    pub fn at(directory: impl Into<PathBuf>) -> Self {
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), variables: Vec::new(), limit: LIMIT }
+    }
+
+    /// The same git in another directory.
+    pub fn at(&self, directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), ..self.clone() }
+    }
+
+    #[must_use]
+    pub fn with_variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.variables.push((name, value.into()));
+        self
     }
 
     /// The standard output, without the newline at its end. A call that exits with another code than 0 is an error.
@@ -121,6 +135,12 @@ impl Git {
         Ok(Some(output.line()))
     }
 
+    /// The files with conflicts.
+    pub async fn unmerged(&self) -> Result<Vec<String>> {
+        let files = self.text(["diff", "--name-only", "-z", "--no-relative", "--diff-filter=U"]).await?;
+        Ok(files.split_terminator('\0').map(str::to_owned).collect())
+    }
+
     /// Runs git, and repeats the call while another git holds a lock that it needs.
     pub async fn output<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Result<Output> {
         let words: Vec<OsString> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
@@ -144,9 +164,9 @@ impl Git {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A Ctrl-C at the terminal is for the worker, which lets git finish.
         command.process_group(0);
-        let mut child = tokio::process::Command::from(command)
-            .spawn()
-            .map_err(|error| not_started(&error, &self.directory))?;
+        let child = tokio::process::Command::from(command).spawn();
+        let mut running = Running(Some(child.map_err(|error| not_started(&error, &self.directory))?));
+        let child = running.0.as_mut().ok_or_else(|| Error::internal("git is gone"))?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let ended = {
@@ -168,7 +188,7 @@ impl Git {
         };
         let verb = || words.iter().take(2).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let Ok((status, _)) = ended else {
-            end(&mut child).await;
+            end(child).await;
             return Err(Error::unavailable(format!(
                 "`git {}` did not end within {:?} and was ended",
                 verb(),
@@ -177,7 +197,7 @@ impl Git {
             .hint("a hook of the repository may be waiting for something"));
         };
         let status = status.map_err(|e| Error::unavailable(format!("`git {}`: {e}", verb())))?;
-        Ok(Output { status, stdout, stderr: String::from_utf8_lossy(&stderr).trim().to_owned() })
+        Ok(Output { status, stdout, stderr: message(&stderr) })
     }
 
     /// The author and committer that the user configured; if there is none, a name that says who commits.
@@ -190,7 +210,7 @@ impl Git {
             let found = self.output(["-c", "user.useConfigOnly=true", "var", identity]).await?;
             if !found.is_success() {
                 self.variables.push((name_variable, name.into()));
-                self.variables.push((address_variable, format!("{address}@fence.invalid")));
+                self.variables.push((address_variable, format!("{address}@fence.invalid").into()));
             }
         }
         Ok(self)
@@ -233,16 +253,40 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, to: &mut Vec<u8>) {
     }
 }
 
+/// The end of an error, as a text that can be stored: a hook may print anything.
+fn message(stderr: &[u8]) -> String {
+    let end = &stderr[stderr.len().saturating_sub(MESSAGE)..];
+    String::from_utf8_lossy(end).replace('\0', "\u{fffd}").trim().to_owned()
+}
+
+/// A git that is ended if nobody waits for it any more: the claim was lost, or the worker stops.
+struct Running(Option<Child>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(mut child) = self.0.take() else { return };
+        // At once: this process may be at its end.
+        signal(&child, Signal::TERM);
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { end(&mut child).await });
+        }
+    }
+}
+
 /// Ends git and its hooks.
 async fn end(child: &mut Child) {
-    let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    for signal in [Signal::TERM, Signal::KILL] {
-        if let Some(id) = id {
-            let _ = kill_process_group(id, signal);
-        }
+    for with in [Signal::TERM, Signal::KILL] {
+        signal(child, with);
         if timeout(GRACE, child.wait()).await.is_ok() {
             return;
         }
+    }
+}
+
+/// Signals the group of a git that was not waited for yet.
+fn signal(child: &Child, signal: Signal) {
+    if let Some(id) = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
+        let _ = kill_process_group(id, signal);
     }
 }
 
@@ -272,7 +316,7 @@ mod tests {
         let sample = Sample::new();
         let lock = sample.main.join(".git/index.lock");
         std::fs::write(&lock, "").unwrap();
-        let git = Git::at(&sample.main);
+        let git = Git::new(&sample.main);
         sample.write("a.txt", "two");
         // The lock goes away with the third attempt.
         let script = "!echo . >>.git/attempts; test $(wc -l <.git/attempts) -lt 3 || rm -f .git/index.lock; git add a.txt";
@@ -287,11 +331,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_call_that_nobody_waits_for_is_ended_with_its_hooks() {
+        let sample = Sample::new();
+        sample.hook("pre-commit", "echo $$ >.git/hook.new; mv .git/hook.new .git/hook; sleep 1000");
+        sample.write("a.txt", "two");
+        let hook = sample.main.join(".git/hook");
+        let begun = async {
+            while !hook.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let git = Git::new(&sample.main);
+        tokio::select! {
+            ended = git.text(["commit", "-am", "two"]) => panic!("{ended:?}"),
+            begun = timeout(Duration::from_secs(60), begun) => begun.expect("the hook runs"),
+        }
+        let pid = std::fs::read_to_string(hook).unwrap();
+        let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+        // Git removes its lock on TERM.
+        let lock = sample.main.join(".git/index.lock");
+        let over = async {
+            while rustix::process::test_kill_process(pid).is_ok() || lock.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), over).await.expect("the hook is ended");
+    }
+
+    #[tokio::test]
     async fn a_daemon_of_a_hook_does_not_keep_us_waiting() {
         let sample = Sample::new();
         sample.hook("pre-commit", "sleep 1000 & echo $! >.git/daemon");
         sample.write("a.txt", "two");
-        Git::at(&sample.main).text(["commit", "-am", "two"]).await.unwrap();
+        Git::new(&sample.main).text(["commit", "-am", "two"]).await.unwrap();
         let pid = std::fs::read_to_string(sample.main.join(".git/daemon")).unwrap();
         let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();

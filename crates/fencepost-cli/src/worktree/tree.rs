@@ -1,15 +1,22 @@
 //! A complete tree: its state, its commits, and its end.
 
 use super::{
-    Listed, Repository,
+    CEILING, Listed, Repository,
     busy::Busy,
     git::{Git, prepare},
+    hold::Hold,
 };
 use fencepost::{Code, Error, Result};
-use std::{path::PathBuf, process::Command};
+use std::{os::unix::ffi::OsStrExt, path::PathBuf, process::Command};
 
 /// The commit that a tree started from. It stays the same when a second attempt takes the tree over.
 pub const START: &str = "refs/worktree/fence-start";
+
+/// The tree is prepared: its files were copied, and its setup has succeeded.
+const READY: &str = "refs/worktree/fence-ready";
+
+/// Said of a tree without its own `.git`.
+const BROKEN: &str = "is no work tree of the repository any more: its .git was removed or replaced";
 
 /// How many files a message names.
 const NAMED: usize = 5;
@@ -26,6 +33,7 @@ pub struct Tree {
     pub start: String,
     /// It holds the work of an earlier attempt.
     pub was_taken_over: bool,
+    _hold: Hold,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,22 +56,32 @@ pub enum Finished {
 }
 
 impl Tree {
-    pub(super) fn new(repository: &Repository, path: PathBuf, start: String) -> Self {
+    pub(super) fn new(repository: &Repository, path: PathBuf, start: String, hold: Hold) -> Self {
         Self {
             repository: repository.clone(),
-            git: Git::at(&path),
+            git: repository.git_in(&path),
             path,
             branch: None,
             start,
             was_taken_over: false,
+            _hold: hold,
         }
     }
 
-    /// `None` if it was not made by [`Repository::create`].
-    pub(super) async fn open(repository: &Repository, listed: Listed) -> Result<Option<Self>> {
-        let start = Git::at(&listed.path).ask(["rev-parse", "--quiet", "--verify", START]).await?;
-        let tree = |start| Self { branch: listed.branch, ..Self::new(repository, listed.path, start) };
-        Ok(start.map(tree))
+    /// `None` if it was not made by [`Repository::create`], or is no work tree any more.
+    pub(super) async fn open(repository: &Repository, listed: Listed, hold: Hold) -> Result<Option<Self>> {
+        let git = repository.git_in(&listed.path);
+        let start = git.output(["rev-parse", "--quiet", "--verify", START]).await?;
+        let start = String::from_utf8_lossy(start.stdout()).trim().to_owned();
+        let tree = Self { branch: listed.branch, ..Self::new(repository, listed.path, start, hold) };
+        Ok(tree.is_intact().await?.then_some(tree))
+    }
+
+    /// Is it the tree that was made? A child may have removed its `.git`, or made another repository of it.
+    async fn is_intact(&self) -> Result<bool> {
+        let found = self.git.output(["rev-parse", "--show-toplevel", START]).await?;
+        let made = [self.path.as_os_str().as_bytes(), self.start.as_bytes(), b""].join(&b'\n');
+        Ok(found.is_success() && found.stdout() == made)
     }
 
     /// Puts the tree on a new branch at its commit. Files, index and a merge under way stay as they are: `git switch` would refuse
@@ -90,7 +108,7 @@ impl Tree {
 
     /// Makes a command run in this tree.
     pub fn enter(&self, command: &mut Command) {
-        command.current_dir(&self.path);
+        command.current_dir(&self.path).env(CEILING, self.repository.ceiling());
         prepare(command);
     }
 
@@ -102,6 +120,15 @@ impl Tree {
         command
     }
 
+    pub async fn is_ready(&self) -> Result<bool> {
+        Ok(self.git.ask(["rev-parse", "--quiet", "--verify", READY]).await?.is_some())
+    }
+
+    /// The next attempt need not prepare it again.
+    pub async fn set_ready(&self) -> Result<()> {
+        self.git.text(["update-ref", READY, &self.start]).await.map(drop)
+    }
+
     pub async fn status(&self) -> Result<Status> {
         let commits = !self.commits_beyond_start("HEAD").await?.is_empty();
         Ok(Status { clean: self.changes().await?.is_empty(), commits })
@@ -109,11 +136,14 @@ impl Tree {
 
     /// Commits everything that is not ignored, and returns the commit; `None` if there is nothing to commit. Hooks run as usual.
     pub async fn commit_all(&self, message: &str, agent: &str) -> Result<Option<String>> {
+        if !self.is_intact().await? {
+            let message = format!("`{}` {BROKEN}", self.path.display());
+            return Err(Error::new(Code::Invalid, message));
+        }
         let git = self.git.clone().with_identity(&format!("{agent} (fence work)"), agent).await?;
-        let unmerged = git.text(["diff", "--name-only", "-z", "--no-relative", "--diff-filter=U"]).await?;
+        let unmerged = git.unmerged().await?;
         if !unmerged.is_empty() {
-            let files = unmerged.split_terminator('\0').map(str::to_owned).collect::<Vec<_>>();
-            let message = format!("files with conflicts are not committed: {}", some(&files));
+            let message = format!("files with conflicts are not committed: {}", some(&unmerged));
             return Err(Error::new(Code::Invalid, message));
         }
         git.text(["add", "--all"]).await?;
@@ -138,6 +168,11 @@ impl Tree {
             return kept("another process is removing it".into());
         };
         if let Err(error) = self.repository.discard(&self.path).await {
+            if self.repository.listed().await?.iter().any(|tree| tree.path == self.path) {
+                // A part of its files may be gone, so nobody takes it over. It is not swept, either: its path is told to people.
+                let _ = self.git.output(["update-ref", "-d", START]).await;
+                mark.unmark();
+            }
             return kept(error.message().into());
         }
         if let Some(branch) = &self.branch
@@ -153,6 +188,9 @@ impl Tree {
     }
 
     async fn reason_to_keep(&self) -> Result<Option<String>> {
+        if !self.is_intact().await? {
+            return Ok(Some(format!("it {BROKEN}")));
+        }
         let changes = self.changes().await?;
         if !changes.is_empty() {
             return Ok(Some(format!("it has uncommitted changes: {}", some(&changes))));
@@ -163,6 +201,12 @@ impl Tree {
         let on_a_branch = self.git.text(["for-each-ref"].into_iter().chain(refs)).await?;
         if on_a_branch.is_empty() && !self.commits_beyond_start("HEAD").await?.is_empty() {
             return Ok(Some("it has commits that are on no branch".into()));
+        }
+        let on = self.git.ask(["symbolic-ref", "--quiet", "--short", "HEAD"]).await?;
+        if let (Some(on), Some(branch)) = (on, &self.branch)
+            && on != *branch
+        {
+            return Ok(Some(format!("it is on the branch {on}")));
         }
         let listed = self.repository.listed().await?;
         if listed.iter().any(|tree| tree.path == self.path && tree.locked) {
@@ -199,7 +243,7 @@ impl Tree {
 }
 
 /// The first few, and how many more there are.
-fn some(files: &[String]) -> String {
+pub fn some(files: &[String]) -> String {
     let named = files.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     match files.len().saturating_sub(NAMED) {
         0 => named,
@@ -210,7 +254,10 @@ fn some(files: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worktree::testing::{Sample, git, read, ready, task, write};
+    use crate::worktree::{
+        Opened,
+        testing::{Sample, git, read, ready, task, write},
+    };
     use std::fs;
 
     #[tokio::test]
@@ -245,13 +292,16 @@ mod tests {
         assert_eq!(detached.clone().finish(false).await.unwrap(), kept(&detached.path, why));
 
         // After a restart.
-        let opened = repository.open(&dirty.path).await.unwrap().expect("a tree");
-        assert_eq!((&opened.branch, &opened.start), (&dirty.branch, &dirty.start));
-        assert!(repository.open(&sample.main).await.unwrap().is_none());
+        assert!(matches!(repository.open(&dirty.path).await.unwrap(), Opened::InUse));
+        let (path, branch, start) = (dirty.path.clone(), dirty.branch.clone(), dirty.start.clone());
+        drop(dirty);
+        let Opened::Ready(opened) = repository.open(&path).await.unwrap() else { panic!("no tree") };
+        assert_eq!((&opened.branch, &opened.start), (&branch, &start));
+        assert!(matches!(repository.open(&sample.main).await.unwrap(), Opened::Broken));
         git(&opened.path, "worktree lock .");
-        (0..7).for_each(|n| fs::remove_file(dirty.path.join(format!("{n}.txt"))).unwrap());
+        (0..7).for_each(|n| fs::remove_file(path.join(format!("{n}.txt"))).unwrap());
         let why = "it is locked: git worktree unlock";
-        assert_eq!(opened.clone().finish(false).await.unwrap(), kept(&dirty.path, why));
+        assert_eq!(opened.clone().finish(false).await.unwrap(), kept(&path, why));
         git(&opened.path, "worktree unlock .");
         assert_eq!(opened.finish(false).await.unwrap(), Finished::Removed);
         assert!(!repository.branch_exists("fence/auth-2@1").await.unwrap());
@@ -260,6 +310,47 @@ mod tests {
         fs::remove_dir_all(&detached.path).unwrap();
         assert_eq!(detached.finish(false).await.unwrap(), Finished::Removed);
         assert_eq!(sample.state(), (vec!["fence/auth-1@1".into(), "main".into()], vec![]));
+    }
+
+    /// The repository around such a tree is the user's.
+    #[tokio::test]
+    async fn a_tree_without_its_git_is_kept_and_the_users_files_are_not_committed() {
+        let sample = Sample::new();
+        let repository = sample.repository().await;
+        sample.write("a.txt", "of the user");
+        for (n, do_it) in ["true", "git init -q"].into_iter().enumerate() {
+            let tree = ready(repository.create(&task(&format!("auth-{n}@1"), &[])).await.unwrap());
+            write(&tree.path, ".env", "work that the user's repository ignores");
+            let mut child = tree.setup_command(&format!("rm .git; {do_it}; git add ../../../a.txt"));
+            assert!(!child.status().unwrap().success(), "git does not find the user's repository");
+            assert!(tree.status().await.is_err());
+            let error = tree.commit_all("never", "codex-1").await.unwrap_err();
+            assert!(error.message().contains("is no work tree of the repository any more"), "{error}");
+            let path = tree.path.clone();
+            assert_eq!(
+                tree.finish(false).await.unwrap(),
+                Finished::Kept { path: path.clone(), why: format!("it {BROKEN}") }
+            );
+            assert!(path.join(".env").exists());
+            assert!(matches!(repository.open(&path).await.unwrap(), Opened::Broken));
+        }
+        assert_eq!(git(&sample.main, "status --porcelain"), "M a.txt");
+        assert_eq!(git(&sample.main, "rev-list --count main"), "1");
+    }
+
+    /// Somebody else's branch may have been put there while nobody held the tree.
+    #[tokio::test]
+    async fn a_tree_on_another_branch_is_kept() {
+        let sample = Sample::new();
+        let repository = sample.repository().await;
+        let tree = ready(repository.create(&task("auth-1@1", &[])).await.unwrap());
+        git(&tree.path, "switch -q -c other");
+        let kept = |why: &str| Finished::Kept { path: tree.path.clone(), why: why.into() };
+        assert_eq!(tree.clone().finish(false).await.unwrap(), kept("it is on the branch other"));
+        git(&tree.path, "switch -q fence/auth-1@1");
+        tree.set_ready().await.unwrap();
+        assert!(tree.is_ready().await.unwrap());
+        assert_eq!(tree.clone().finish(false).await.unwrap(), Finished::Removed);
     }
 
     #[tokio::test]
@@ -313,6 +404,10 @@ mod tests {
         write(&tree.path, "three.txt", "");
         let error = tree.commit_all("three", "codex-1").await.unwrap_err();
         assert_eq!(error.message(), "git failed: no tests");
+        sample.hook("pre-commit", "head -c 100000 /dev/zero >&2; echo; echo the end >&2; exit 1");
+        let error = tree.commit_all("three", "codex-1").await.unwrap_err();
+        let is_short = error.message().len() < 16 * 1024 && !error.message().contains('\0');
+        assert!(is_short && error.message().ends_with("the end"), "{error}");
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::fs;
 
 /// A git repository with one commit, in the directory of the fleet.
-fn repository(sealed: &Sealed) {
+pub fn repository(sealed: &Sealed) {
     let made = sealed.sh(
         "git config user.name test; git config user.email test@example.com; git checkout -q -b main
          printf '.env\\nmine.toml\\nplan.jsonl\\nbegun.*\\ngo\\ncmd\\n' > .gitignore; echo one > file; git add .gitignore file; git commit -qm first",

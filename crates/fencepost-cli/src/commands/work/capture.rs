@@ -35,8 +35,8 @@ impl Activity {
         Arc::new(Self { at: AtomicI64::new(renewal::now()), last_line: Mutex::default() })
     }
 
-    /// A command begins.
-    pub fn begin(&self) {
+    /// The child shows a sign of life.
+    pub fn sign(&self) {
         self.at.store(renewal::now(), Ordering::Relaxed);
     }
 
@@ -116,7 +116,7 @@ impl Capture {
 
 impl Sink for Capture {
     fn take(&mut self, from: Stream, bytes: &[u8]) {
-        self.activity.at.store(renewal::now(), Ordering::Relaxed);
+        self.activity.sign();
         // A full disk must not stop the child: its work counts, not its log.
         let _ = self.log.write(bytes);
         if from == Stream::Output {

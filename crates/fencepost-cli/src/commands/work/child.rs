@@ -48,7 +48,7 @@ pub struct Child<'w> {
     state: RefCell<State>,
     pub renewer: LeaseRenewer,
     activity: Arc<Activity>,
-    began: Ticks,
+    pub began: Ticks,
     /// How long its command ran, in milliseconds.
     took: Cell<i64>,
     /// The work only went back, such as an offer without a decision.
@@ -339,8 +339,8 @@ impl Child<'_> {
         observer: &dyn Observer,
     ) -> Result<Option<Finished>> {
         let (crew, stop) = (self.worker.crew, &self.worker.service.stop);
-        // Nothing could give a sign of life before.
-        self.activity.begin();
+        // The start of a command is a sign of life: the last one may have been long ago, before a wait for a lock.
+        self.activity.sign();
         let capture = Capture::new(self.files.log_writer()?, &crew.profile, &self.activity);
         let pipes = Pipes::attach(&mut command, input, Captured::OutputAndError, capture)
             .map_err(|e| Error::unavailable(format!("a child cannot be given its prompt: {e}")))?;
