@@ -2,6 +2,7 @@ mod capture;
 mod child;
 mod left_behind;
 mod live;
+mod pauses;
 mod place;
 mod profile;
 mod prompt;
@@ -196,7 +197,7 @@ impl Work {
         let mut screen = if self.plain || context.json() { None } else { Screen::open()? };
         let report = Rc::new(Report::new(context, screen.is_some()));
         let service = match (&screen, report.clone()) {
-            (Some(_), report) => service.telling(move |line| report.notice(line)),
+            (Some(_), report) => service.telling(move |line| report.note(line)),
             (None, _) => service,
         };
         let crew = Crew {
@@ -302,9 +303,12 @@ fn shown(text: &str) -> Result<ExitCode> {
 impl Crew<'_> {
     /// Shows the live view, if there is a screen. The work goes on without one.
     async fn show_if_live(&self, screen: &mut Option<Screen>, agents: &[String]) -> std::convert::Infallible {
-        if let Some(screen) = screen
-            && let Err(error) = self.show(screen, agents).await
+        if let Some(shown) = screen
+            && let Err(error) = self.show(shown, agents).await
         {
+            // The terminal is restored, and the rest is told by lines.
+            *screen = None;
+            self.report.print_lines();
             self.service.warn(&error);
         }
         std::future::pending().await

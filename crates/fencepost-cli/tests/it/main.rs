@@ -46,3 +46,4 @@ mod untrusted_text;
 mod waiting;
 mod work;
 mod work_outcomes;
+mod work_view;

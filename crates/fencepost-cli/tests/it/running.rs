@@ -63,13 +63,13 @@ impl Running {
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
         u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
     }
+    /// Its standard output so far.
+    pub fn out(&self) -> String {
+        so_far(&self.out)
+    }
     /// Its standard error so far.
     pub fn err(&self) -> String {
-        let file = self.err.try_clone().expect("a clone");
-        // The file offset is shared with the process that writes, so this must not move it.
-        let mut text = vec![0; usize::try_from(file.metadata().expect("its size").len()).expect("small")];
-        std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 0).expect("text");
-        String::from_utf8_lossy(&text).into_owned()
+        so_far(&self.err)
     }
     pub fn end(mut self) -> Finished {
         let mut status = None;
@@ -87,6 +87,13 @@ impl Running {
             err: text(&self.err),
         }
     }
+}
+
+fn so_far(file: &File) -> String {
+    // The file offset is shared with the process that writes, so this must not move it.
+    let mut text = vec![0; usize::try_from(file.metadata().expect("its size").len()).expect("small")];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut text, 0).expect("text");
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// A failed test leaves no process behind.
