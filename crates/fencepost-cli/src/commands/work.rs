@@ -13,8 +13,13 @@ mod worker;
 
 use super::{duration, one_of, poll::wanted::Wanted};
 use crate::{
-    context::Context, location::DatabaseFile, output::streams, run_files::RunFiles, supervise::Service,
-    view::Screen, worktree::Repository,
+    context::Context,
+    location::DatabaseFile,
+    output::streams,
+    run_files::RunFiles,
+    supervise::{Service, exit_code},
+    view::Screen,
+    worktree::Repository,
 };
 use clap::{Args, ValueEnum, ValueHint};
 use fencepost::{Code, Error, Millis, Result, agent, agent::Type};
@@ -329,7 +334,7 @@ impl Crew<'_> {
             return Ok(ExitCode::from(code));
         }
         Ok(match self.service.stop.ended_by() {
-            Some(signal) => ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+            Some(signal) => exit_code(signal),
             None => ExitCode::SUCCESS,
         })
     }

@@ -1,9 +1,10 @@
 //! A running `fence` and the processes that it started, seen from outside.
 
 use crate::sealed::{Finished, Sealed, eventually};
-use fencepost::{Fleet, Time, run};
+use fencepost::{Fleet, Time, admin, event, run};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
+    collections::HashMap,
     fs::{self, File},
     io::{Seek, SeekFrom},
     path::Path,
@@ -189,6 +190,31 @@ pub fn ask<T>(sealed: &Sealed, question: impl AsyncFnOnce(Fleet) -> T) -> T {
 pub fn ask_at<T>(url: &str, question: impl AsyncFnOnce(Fleet) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { question(Fleet::open(url).await.expect("it opens")).await })
+}
+
+/// All events of the log. The fleet's promises are checked, too.
+pub async fn events(fleet: &Fleet) -> Vec<event::Entry> {
+    let report = fleet.call(admin::Check {}).await.expect("the check runs");
+    assert!(report.ok, "{:#?}", report.violations);
+    let mut events = Vec::new();
+    let mut list = event::List { limit: Some(1000), ..event::List::default() };
+    loop {
+        let page = fleet.call(list.clone()).await.expect("a page");
+        events.extend(page.events);
+        if !page.more {
+            return events;
+        }
+        list.since = Some(page.position);
+    }
+}
+
+/// How often each kind of event happened to each resource.
+pub async fn counts(fleet: &Fleet) -> HashMap<(String, String), usize> {
+    let mut counts = HashMap::new();
+    for event in events(fleet).await {
+        *counts.entry((event.kind, event.resource)).or_default() += 1;
+    }
+    counts
 }
 
 /// The end of the lease of the first run that a `lock` opened.
