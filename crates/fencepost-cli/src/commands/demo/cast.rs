@@ -172,6 +172,8 @@ impl Cast {
             let log = std::fs::read_to_string(self.log(agent)).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(5)..] {
+                // Most lines begin with the name of the agent.
+                let line = line.strip_prefix(&format!("{agent}: ")).unwrap_or(line);
                 last += &format!("{agent}: {line}\n");
             }
         }

@@ -2,7 +2,7 @@
 
 use super::cast::{Cast, DOOMED, LEAD, LEASE, SAFE, send};
 use crate::{identity::process, output::streams, private_files::write_whole};
-use fencepost::{Code, Error, Op, Result, WAIT_MAX, agent, channel, claim, event, inbox, mail, task};
+use fencepost::{Code, Error, Millis, Op, Result, agent, channel, claim, event, inbox, mail, task};
 use fencepost_client::Connection;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -214,11 +214,12 @@ impl<'d> Director<'d> {
         let waiting = async {
             let mut since = None;
             loop {
+                self.cast.check()?;
                 let list = event::List {
                     since: since.take(),
                     resource: Some(resource.into()),
                     limit: Some(100),
-                    wait_ms: Some(WAIT_MAX),
+                    wait_ms: Some(Millis(200)),
                     ..Default::default()
                 };
                 let page = self.fleet.call(list).await?;
