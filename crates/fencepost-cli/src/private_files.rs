@@ -6,6 +6,7 @@
 
 pub mod draft;
 
+use fencepost::{Error, Result};
 use rustix::{
     fs::{
         AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, futimens, open, openat, statat,
@@ -123,6 +124,15 @@ pub fn make_directory(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Writes a file that nobody sees half written. Not synced: for files that mean nothing after a power cut.
+pub fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    fs::write(&draft, text)
+        .and_then(|()| fs::rename(&draft, path))
+        .map_err(|e| Error::unavailable(format!("`{}` cannot be written: {e}", path.display())))
 }
 
 /// Sets the times of a file to now, which wakes a process that watches it.

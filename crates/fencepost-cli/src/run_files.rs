@@ -9,7 +9,7 @@ mod log;
 use crate::{
     environment::{host, state_home, variable},
     identity::process::{self, Process},
-    private_files::{Directory, Missing, touch},
+    private_files::{Directory, Missing, touch, write_whole},
 };
 use fencepost::{Clock, Error, Millis, Result, Time};
 pub use log::{LogReader, LogWriter};
@@ -210,11 +210,7 @@ impl RunFiles {
     }
 
     pub fn write(&self, name: &str, text: &str) -> Result<()> {
-        // Renamed, so that nobody sees it half written. Not synced: after a power cut no process of the run is left.
-        let draft = self.path(&format!("{name}.new"));
-        std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, self.path(name))).map_err(|e| {
-            Error::unavailable(format!("`{}` cannot be written: {e}", self.path(name).display()))
-        })
+        write_whole(&self.path(name), text)
     }
 
     pub fn state(&self) -> Option<State> {

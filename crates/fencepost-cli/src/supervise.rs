@@ -23,7 +23,7 @@ pub use pipes::{Captured, FirstBytes, Pipes, Sink, Stream};
 pub use rule::Ended;
 use rule::{Act, Event, Rule};
 pub use service::Service;
-pub use signals::Signals;
+pub use signals::{Signals, exit_code};
 use std::{
     ffi::{OsStr, OsString},
     io,

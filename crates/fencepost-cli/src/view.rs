@@ -9,3 +9,4 @@ mod text;
 pub mod work;
 
 pub use screen::{Input, Screen};
+pub use text::dollars;

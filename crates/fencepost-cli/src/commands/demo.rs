@@ -1,4 +1,4 @@
-mod cast;
+pub mod cast;
 pub mod director;
 mod summary;
 
@@ -7,15 +7,15 @@ use crate::{
     names::unique,
     output::streams,
     private_files::make_directory,
-    supervise::{Signals, watchdog::Watchdog},
+    supervise::{Service, exit_code, watchdog::Watchdog},
 };
 use cast::Cast;
 use clap::Args;
-use director::Director;
+use director::{Audience, Director};
 use fencepost::{Code, Error, Result};
 use fencepost_client::Connection;
-use rustix::process::Signal;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
+use summary::Summary;
 use tokio::time::Instant;
 
 /// The demo takes about 15 s. On a very busy machine it may take longer; after this it has failed.
@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(180);
 /// task. Another one is frozen until its lease is over and another worker has its task; then it comes back, and its late write is
 /// refused. On a terminal you watch it live (fence top).
 ///
-/// The summary at the end is computed from the event log. Exits 1 if a promise was broken.
+/// The summary at the end is computed from the event log. Exits 1 if a promise was broken, or if the demo did not come to its end.
 ///
 /// Examples:
 ///   fence demo
@@ -48,38 +48,55 @@ impl Demo {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let stage = Stage::create(self.keep)?;
         // Handled, so that nothing is left behind.
-        let mut signals = Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])?;
+        let mut signals = Service::signals()?;
+        let mut cast = Cast::new(&stage.directory, Watchdog::start(None)?);
+        let (played, signal) = tokio::select! {
+            played = self.play(context, &stage, &mut cast) => (Some(played), None),
+            signal = signals.next() => (None, Some(signal)),
+        };
+        let stopped = signal.map(exit_code).or_else(|| cast.view_closed());
+        cast.end();
+        match (stopped, played) {
+            (None, Some(Ok(summary))) => {
+                let directory = self.keep.then(|| stage.directory.display().to_string());
+                context.print(&summary, |summary| summary.page(directory.as_deref()))?;
+                Ok(if summary.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            }
+            (None, Some(Err(error))) => {
+                streams::print_error(&cast.last_lines());
+                stage.print_if_kept();
+                // The code of a call that failed is not the exit code of the demo.
+                Err(Error::new(Code::Internal, error.message()).hint(
+                    "a promise was broken, or this machine is too busy: fence demo --keep leaves the fleet to look at",
+                ))
+            }
+            (stopped, _) => {
+                streams::print_error("stopped");
+                stage.print_if_kept();
+                Ok(stopped.unwrap_or(ExitCode::FAILURE))
+            }
+        }
+    }
+
+    async fn play(&self, context: &Context, stage: &Stage, cast: &mut Cast) -> Result<Summary> {
         let began = Instant::now();
         let is_live = !self.plain && !context.json() && context.terminal.width().is_some();
-        let mut cast = Cast::start(&stage.directory, Watchdog::start(None)?, is_live)?;
         let connection = Connection::open(&stage.database()).await?;
-        let played = {
-            let director = Director::new(&connection, &mut cast, is_live || context.json());
-            tokio::select! {
-                played = tokio::time::timeout(LONGEST, director.play()) => played.unwrap_or_else(|_| {
-                    Err(Error::unavailable(format!("the demo was not over after {} s", LONGEST.as_secs())))
-                }),
-                signal = signals.next() => {
-                    cast.end();
-                    return Ok(ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)));
-                }
-            }
+        let audience = match (is_live, context.json()) {
+            (true, _) => Audience::View,
+            (false, true) => Audience::Nobody,
+            (false, false) => Audience::Lines,
         };
-        let seen = match played {
-            Ok(seen) => seen,
-            Err(error) => {
-                let logs = cast.end();
-                return Err(stage.explain(error, &logs));
-            }
-        };
+        let play = Director::new(&connection, cast, audience).play();
+        let seen = tokio::time::timeout(LONGEST, play).await.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!("the demo was not over after {} s", LONGEST.as_secs())))
+        })?;
         let left = cast.drain().await;
-        let mut summary = summary::read(&connection, &seen).await?;
+        let mut summary = summary::read(&connection, &seen, cast.directory()).await?;
         summary.took_ms = began.elapsed().into();
         summary.problems.extend(left);
         connection.flush().await;
-        let directory = self.keep.then(|| stage.directory.display().to_string());
-        context.print(&summary, |summary| summary.page(directory.as_deref()))?;
-        Ok(if summary.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(summary)
     }
 }
 
@@ -102,12 +119,10 @@ impl Stage {
         self.directory.join("fence.db").display().to_string()
     }
 
-    /// A demo that failed says what its workers said last.
-    fn explain(&self, error: Error, logs: &str) -> Error {
-        if !logs.is_empty() {
-            streams::print_error(logs);
+    fn print_if_kept(&self) {
+        if self.keep {
+            streams::print_error(&format!("the fleet is kept: {}", self.directory.display()));
         }
-        error.hint("a promise was broken, or this machine is too busy: fence demo --keep leaves the fleet to look at")
     }
 }
 

@@ -1,5 +1,8 @@
-use super::demo::director::{BOARD, FROZEN, KILLED, REFUSED, Scene};
-use crate::{context::Context, environment::variable, output::streams};
+use super::demo::{
+    cast::STAGE,
+    director::{BOARD, FROZEN, KILLED, Scene},
+};
+use crate::{context::Context, environment::variable, output::streams, private_files::write_whole};
 use clap::Args;
 use fencepost::{
     Code, Error, Result,
@@ -7,7 +10,17 @@ use fencepost::{
     channel, inbox, run, task,
 };
 use rustix::process::getppid;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+/// A file with a line for each process, which is the name of its run.
+const PROCESSES: &str = "processes";
 
 /// A scripted agent of `fence demo`, which `fence work` starts for a trigger
 #[derive(Debug, Args)]
@@ -22,6 +35,12 @@ impl DemoAgent {
         let text = std::fs::read_to_string(&file)
             .map_err(|e| Error::unavailable(format!("`{file}` cannot be read: {e}")))?;
         let trigger: Trigger = serde_json::from_str(&text).map_err(Error::internal)?;
+        File::options()
+            .append(true)
+            .create(true)
+            .open(stage().join(PROCESSES))
+            .and_then(|mut file| file.write_all(format!("{}\n", trigger.run).as_bytes()))
+            .map_err(|e| Error::unavailable(format!("`{PROCESSES}` cannot be written: {e}")))?;
         Actor { context, trigger }.act().await
     }
 }
@@ -76,8 +95,10 @@ impl Actor<'_> {
         match task.title.as_str() {
             KILLED if !exists("killed.done") => {
                 self.show("killed")?;
-                // Until it is killed with its worker.
-                loop {
+                // Until it is killed with its worker. On a busy machine another attempt may have lost its lease before that.
+                while std::fs::read_to_string(stage().join("killed.done"))
+                    .map_or(true, |killed| killed == self.trigger.run)
+                {
                     self.think(300).await?;
                 }
             }
@@ -115,16 +136,6 @@ impl Actor<'_> {
             Ok(_) => "accepted".to_owned(),
             Err(error) => error.code().as_str().to_owned(),
         };
-        if answer.is_err() {
-            let body = format!("the late write under {} was refused: {said}", self.token());
-            let post = channel::Post {
-                channel: REFUSED.into(),
-                body,
-                mentions: Some(Vec::new()),
-                ..Default::default()
-            };
-            self.context.call(post).await?;
-        }
         write("late", &said)?;
         answer.map(|_| ExitCode::SUCCESS)
     }
@@ -165,17 +176,22 @@ impl Actor<'_> {
 }
 
 fn stage() -> PathBuf {
-    variable("FENCE_DEMO").unwrap_or_default().into()
+    variable(STAGE).unwrap_or_default().into()
 }
 
 fn exists(name: &str) -> bool {
     stage().join(name).exists()
 }
 
-/// Writes a file of the demo, which nobody sees half written.
+/// Writes a file of the demo.
 fn write(name: &str, text: &str) -> Result<()> {
-    let draft = stage().join(format!("{name}.new"));
-    std::fs::write(&draft, text)
-        .and_then(|()| std::fs::rename(&draft, stage().join(name)))
-        .map_err(|e| Error::unavailable(format!("`{}` cannot be written: {e}", draft.display())))
+    write_whole(&stage().join(name), text)
+}
+
+/// The number of processes that were started for each run.
+pub fn processes(stage: &Path) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(stage.join(PROCESSES)).unwrap_or_default();
+    let mut counts = BTreeMap::new();
+    text.lines().for_each(|run| *counts.entry(run.to_owned()).or_default() += 1);
+    counts
 }

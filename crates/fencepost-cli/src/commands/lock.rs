@@ -130,7 +130,7 @@ async fn interrupted(signals: &mut Signals) -> ExitCode {
             Signal::TSTP => {
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
             }
-            signal => return ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+            signal => return supervise::exit_code(signal),
         }
     }
 }

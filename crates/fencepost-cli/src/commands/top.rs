@@ -1,8 +1,11 @@
 mod source;
 mod stuck;
 
+use super::demo::cast::STAGE;
 use crate::{
     context::Context,
+    environment::variable,
+    supervise::exit_code,
     view::{
         Input, Screen,
         fleet::{self, FleetView, Look},
@@ -10,6 +13,7 @@ use crate::{
 };
 use clap::Args;
 use fencepost::Result;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use source::{Reading, Source, is_final};
 use std::{process::ExitCode, time::Duration};
 use tokio::{
@@ -53,6 +57,10 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 impl Top {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        if variable(STAGE).is_some() {
+            // If the demo is killed, its view ends, and restores the terminal.
+            let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        }
         let is_live = !self.once && !context.json() && context.terminal.width().is_some();
         let connection = context.connection().await?.clone();
         let events = if is_live { ON_A_SCREEN } else { ON_A_PAGE };
@@ -84,9 +92,7 @@ async fn live(source: Source, first: Reading, mut screen: Screen) -> Result<Exit
             input = screen.next() => match input {
                 Input::Key(key) if fleet::key(&mut look, key) => return Ok(ExitCode::SUCCESS),
                 Input::Key(_) | Input::Redraw => {}
-                Input::Signal(signal) => {
-                    return Ok(ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)));
-                }
+                Input::Signal(signal) => return Ok(exit_code(signal)),
             },
             Some(reading) = readings.recv() => match reading {
                 Ok(reading) => (view, look.outage) = (reading, None),

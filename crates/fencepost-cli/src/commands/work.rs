@@ -2,6 +2,7 @@ mod capture;
 mod child;
 mod left_behind;
 mod live;
+mod pauses;
 mod place;
 mod profile;
 mod prompt;
@@ -12,8 +13,14 @@ mod worker;
 
 use super::{duration, one_of, poll::wanted::Wanted};
 use crate::{
-    context::Context, location::DatabaseFile, output::streams, run_files::RunFiles,
-    settings::without_password, supervise::Service, view::Screen, worktree::Repository,
+    context::Context,
+    location::DatabaseFile,
+    output::streams,
+    run_files::RunFiles,
+    settings::without_password,
+    supervise::{Service, exit_code},
+    view::Screen,
+    worktree::Repository,
 };
 use clap::{Args, ValueEnum, ValueHint};
 use fencepost::{Code, Error, Millis, Result, agent, agent::Type};
@@ -203,7 +210,7 @@ impl Work {
         let mut screen = if self.plain || context.json() { None } else { Screen::open()? };
         let report = Rc::new(Report::new(context, screen.is_some()));
         let service = match (&screen, report.clone()) {
-            (Some(_), report) => service.telling(move |line| report.notice(line)),
+            (Some(_), report) => service.telling(move |line| report.note(line)),
             (None, _) => service,
         };
         let crew = Crew {
@@ -319,9 +326,12 @@ fn shown(text: &str) -> Result<ExitCode> {
 impl Crew<'_> {
     /// Shows the live view, if there is a screen. The work goes on without one.
     async fn show_if_live(&self, screen: &mut Option<Screen>, agents: &[String]) -> std::convert::Infallible {
-        if let Some(screen) = screen
-            && let Err(error) = self.show(screen, agents).await
+        if let Some(shown) = screen
+            && let Err(error) = self.show(shown, agents).await
         {
+            // The terminal is restored, and the rest is told by lines.
+            *screen = None;
+            self.report.print_lines();
             self.service.warn(&error);
         }
         std::future::pending().await
@@ -342,7 +352,7 @@ impl Crew<'_> {
             return Ok(ExitCode::from(code));
         }
         Ok(match self.service.stop.ended_by() {
-            Some(signal) => ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+            Some(signal) => exit_code(signal),
             None => ExitCode::SUCCESS,
         })
     }

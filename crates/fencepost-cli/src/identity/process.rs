@@ -115,29 +115,32 @@ pub fn realm() -> String {
 
 /// Every process that this one can see.
 pub fn all(variables: &[&'static str]) -> impl Iterator<Item = Process> {
+    ids().filter_map(|pid| Process::read(pid, variables))
+}
+
+fn ids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Process::read(pid, variables))
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Processes outside of this group that have this run in their environment: they were started for it and left the group.
-pub fn of_run(run: &str, group: i32) -> Vec<Straggler> {
-    with(super::RUN, run, group)
+/// Processes outside of this group that have this run in their environment: they were started for it and left the group. A process
+/// that cleared its environment, or that belongs to another user, is not found.
+pub fn of_run(run: &str, group: i32) -> impl Iterator<Item = Straggler> {
+    started_with(super::RUN, run, group)
 }
 
-/// Processes outside of this group that have this variable with this value. A process that cleared its environment, or that
-/// belongs to another user, is not found.
-pub fn with(variable: &'static str, value: &str, group: i32) -> Vec<Straggler> {
+/// Processes outside of this group that were started with this variable.
+pub fn started_with(name: &'static str, value: &str, group: i32) -> impl Iterator<Item = Straggler> {
     let us = Process::own_id();
-    all(&[variable])
-        .filter(|process| process.variables.get(variable).is_some_and(|found| found == value))
-        .filter(|process| process.group != group && Some(process.pid) != us)
+    ids()
+        .filter_map(move |pid| Process::read(pid, &[name]))
+        .filter(move |process| process.variables.get(name).is_some_and(|is| is == value))
+        .filter(move |process| process.group != group && Some(process.pid) != us)
         .filter_map(|process| {
             // The handle is of the process that has the id now. If that is still the process that was read, it stays so.
             let handle = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
             process.is_alive().then_some(Straggler(handle))
         })
-        .collect()
 }
 
 /// A process by a handle, which never means another process.

@@ -4,6 +4,7 @@ use super::{
     streams::{self, QUOTE},
     untrusted::{self, BREAK},
 };
+use fencepost::agent::PauseState;
 use std::path::Path;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -53,6 +54,13 @@ pub fn line(text: &str) -> String {
 /// An untrusted text with its line ends as [`BREAK`]; it may be safe already.
 fn lines(text: &str) -> String {
     text.split(BREAK).map(untrusted::shown).collect::<Vec<_>>().join(BREAK_TEXT)
+}
+
+/// `paused until 2026-11-17T14:00:00Z: usage limit`, with the reason as it is.
+pub fn paused(pause: &PauseState) -> String {
+    let until = pause.until.map_or(String::new(), |until| format!(" until {until}"));
+    let reason = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+    format!("paused{until}{reason}")
 }
 
 /// JSON that was made safe to show. Line ends within its texts become escapes again.

@@ -56,7 +56,7 @@ impl Group {
         let _ = kill_process_group(self.id, signal);
         // Only the signals that end it: somebody who left the group does not want to be stopped or woken with it.
         if let (Some(run), Signal::TERM | Signal::KILL) = (&self.run, signal) {
-            process::of_run(run, self.id()).iter().for_each(|straggler| straggler.send(signal));
+            process::of_run(run, self.id()).for_each(|straggler| straggler.send(signal));
         }
     }
 
@@ -76,7 +76,7 @@ impl Group {
         if let Some(status) = over {
             let by_signal = || status.terminating_signal().map(|signal| signal + 128);
             let code = status.exit_status().or_else(by_signal).unwrap_or(1);
-            let straggles = |run: &String| !process::of_run(run, self.id()).is_empty();
+            let straggles = |run: &String| process::of_run(run, self.id()).next().is_some();
             let gone = !process::group_is_alive(self.id()) && !self.run.as_ref().is_some_and(straggles);
             // Checked after the leader ended: an empty group has nobody left that could start a process.
             events.extend(gone.then_some(Event::Gone));

@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use std::{
     future::poll_fn,
     io,
+    process::ExitCode,
     task::{Context, Poll},
 };
 use tokio::signal::unix::{self, SignalKind};
@@ -61,6 +62,11 @@ impl Signals {
         });
         ready.next().map_or(Poll::Pending, Poll::Ready)
     }
+}
+
+/// The exit code of a process that ends because of a signal, as a shell reports it.
+pub fn exit_code(signal: Signal) -> ExitCode {
+    ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1))
 }
 
 /// The ignored signals, one bit each.

@@ -128,7 +128,7 @@ pub fn run() {
         Some(Instructions { group: None, mark, .. }) => {
             let began = renewal::now();
             while renewal::now() - began < STARTING.0 {
-                process::with(MARK, &mark, 0).iter().for_each(|process| process.send(Signal::KILL));
+                process::started_with(MARK, &mark, 0).for_each(|process| process.send(Signal::KILL));
                 process::look_again_later();
             }
         }
@@ -148,9 +148,9 @@ pub fn kill(group: Option<i32>, run: Option<&str>) {
         if let Some(group) = group.and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let outside = run.map_or_else(Vec::new, |run| process::of_run(run, group.unwrap_or(0)));
-        outside.iter().for_each(|process| process.send(Signal::KILL));
-        if group.is_none() && outside.is_empty() {
+        let outside = run.into_iter().flat_map(|run| process::of_run(run, group.unwrap_or(0)));
+        let outside = outside.map(|process| process.send(Signal::KILL)).count();
+        if group.is_none() && outside == 0 {
             return;
         }
         process::look_again_later();

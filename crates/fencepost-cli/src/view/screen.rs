@@ -10,7 +10,10 @@ use crossterm::{
 use fencepost::{Error, Result};
 use futures_util::StreamExt;
 use ratatui::{Frame, Terminal, backend::CrosstermBackend};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::{
+    process::{Signal, getpgrp, getpid, kill_process},
+    termios::tcgetpgrp,
+};
 use std::{
     io::{self, BufWriter, Stdout},
     sync::{
@@ -64,9 +67,9 @@ pub enum Key {
 }
 
 impl Screen {
-    /// Opens the screen; `None` if standard output is no terminal.
+    /// Opens the screen; `None` if there is no terminal, or if this process is in its background: it would be stopped.
     pub fn open() -> Result<Option<Self>> {
-        if streams::width().is_none() {
+        if streams::width().is_none() || !is_foreground() {
             return Ok(None);
         }
         restore_on_panic();
@@ -91,6 +94,9 @@ impl Screen {
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame)) -> Result<()> {
         // A panic of another thread, or a stop, has given the terminal back.
         if !IS_OPEN.load(Ordering::SeqCst) {
+            if !is_foreground() {
+                return Ok(());
+            }
             enter().map_err(broken)?;
             // Not `clear`: that asks the terminal for the cursor's position, and the reader of keys takes the answer.
             self.terminal = blank().map_err(broken)?;
@@ -173,6 +179,11 @@ fn key_of(key: &KeyEvent) -> Option<Key> {
         }
         _ => return None,
     })
+}
+
+/// Do the keys of the terminal come to this process?
+fn is_foreground() -> bool {
+    tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp())
 }
 
 /// A screen that has nothing on it yet.

@@ -30,14 +30,20 @@ pub struct WorkView {
     pub help: bool,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum State {
-    #[default]
-    Working,
-    /// No new work is taken; why, or until when.
+    /// Some agents may be paused, as this text says.
+    Working(String),
+    /// All agents are paused: `paused until 14:00: usage limit`.
     Paused(String),
     /// The running commands are the last.
     Draining,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State::Working(String::new())
+    }
 }
 
 /// A command that runs.
@@ -54,7 +60,9 @@ pub struct Slot {
     pub lease_left_ms: Millis,
     /// The last line of its output.
     pub last_line: String,
+    /// Its cost so far: dollars, else tokens.
     pub usd: Option<f64>,
+    pub tokens: u64,
     pub phase: Phase,
 }
 
@@ -105,7 +113,7 @@ pub enum Action {
 pub fn key(view: &mut WorkView, key: Key) -> Option<Action> {
     match (key, &view.state) {
         (Key::Char('p'), State::Paused(_)) => return Some(Action::Resume),
-        (Key::Char('p'), State::Working) => return Some(Action::Pause),
+        (Key::Char('p'), State::Working(_)) => return Some(Action::Pause),
         (Key::Char('d'), State::Draining) => return None,
         (Key::Char('d' | 'q'), _) => return Some(Action::Drain),
         (Key::Char('?'), _) => view.help = !view.help,
@@ -178,15 +186,14 @@ fn split(area: Rect, head: usize, foot: usize) -> [Rect; 3] {
 /// `fence work · bob …` and the state.
 fn title(view: &WorkView, terminal: &Terminal) -> String {
     let (word, why) = match &view.state {
-        State::Working => ("working", ""),
-        State::Paused(why) => ("paused", why.as_str()),
+        State::Working(some_paused) => ("working", some_paused.as_str()),
+        State::Paused(until) => (until.as_str(), ""),
         State::Draining => ("draining", "no new work is taken"),
     };
-    let style = state(if view.state == State::Working { "ok" } else { "warning" });
+    let style = state(if matches!(view.state, State::Working(_)) { "ok" } else { "warning" });
     let mut line = CellLine::new(terminal);
-    line.cell(word, 0, style.bold());
-    let why = self::line(why);
-    line.cell(&why, 0, style);
+    line.cell(&self::line(word), 0, style.bold());
+    line.cell(&self::line(why), 0, state("warning"));
     line.cell(&self::line(&view.title), 0, Style::new().bold());
     line.finish()
 }
@@ -304,7 +311,7 @@ impl Widths {
         // The name of the trigger says little that the work does not, so a narrow terminal is without it.
         let trigger = if width < 70 { 0 } else { widest(|slot| &slot.trigger).min(width / 6) };
         let gap = |width: usize| if width > 0 { width + 2 } else { 0 };
-        let times = if width < 50 { 8 } else { 7 + 13 + 9 };
+        let times = if width < 50 { 8 } else { 7 + 13 + 12 };
         let rest = width.saturating_sub(gap(agent) + gap(trigger) + times + 1);
         Self { agent, trigger, what: rest }
     }
@@ -322,7 +329,12 @@ impl Widths {
             let is_short = slot.lease_left_ms <= Millis::seconds(15);
             let style = if is_short { state("warning") } else { Style::new().dimmed() };
             cells.cell(&format!("lease {}", ticking(slot.lease_left_ms)), 12, style);
-            cells.cell(&slot.usd.map_or(String::new(), dollars), 7, Style::new());
+            let cost = match (slot.usd, slot.tokens) {
+                (Some(usd), _) => dollars(usd),
+                (None, 0) => String::new(),
+                (None, tokens) => format!("{} tok", thousands(tokens)),
+            };
+            cells.cell(&cost, 10, Style::new());
         }
         cells.finish()
     }
@@ -374,6 +386,7 @@ mod tests {
             lease_left_ms: Millis(41_000),
             last_line: "   Compiling fencepost v0.1.0".into(),
             usd: Some(0.41),
+            tokens: 0,
             phase: Phase::Running,
         }
     }
@@ -392,7 +405,12 @@ mod tests {
                     phase: Phase::Starting,
                     ..slot("cy", "mentions in general \x1b[2J\u{202e}構文\nfence: forged")
                 },
-                Slot { phase: Phase::Ending, ..slot("a-worker-with-a-long-name", "main-12 x") },
+                Slot {
+                    phase: Phase::Ending,
+                    usd: None,
+                    tokens: 45_230,
+                    ..slot("a-worker-with-a-long-name", "main-12 x")
+                },
             ],
             counters: Counters { started: 12, done: 8, failed: 1, given_back: 2, lost: 1 },
             spent_usd: Some(3.2),
@@ -417,14 +435,14 @@ mod tests {
     #[test]
     fn the_view_fits_every_terminal() {
         let with_help =
-            WorkView { state: State::Paused("usage limit until 14:00".into()), help: true, ..busy() };
+            WorkView { state: State::Paused("paused until 14:00: usage limit".into()), help: true, ..busy() };
         let log = LogPane {
             run: "bob-7f3a".into(),
             lines: (1..50).map(|n| format!("\x1b[31mline {n}\x1b[0m of the output\x1b[2J")).collect(),
             back: 3,
         };
         let with_log = WorkView { state: State::Draining, log: Some(log), ..busy() };
-        let idle = WorkView { slots: vec![], state: State::Paused("by kim: release day".into()), ..busy() };
+        let idle = WorkView { slots: vec![], state: State::Paused("paused: release day".into()), ..busy() };
         for (name, view) in [("busy", busy()), ("help", with_help), ("log", with_log), ("idle", idle)] {
             let shown = SIZES.map(|size| drawn(&view, size)).join("\n");
             insta::assert_snapshot!(format!("work_{name}"), shown);

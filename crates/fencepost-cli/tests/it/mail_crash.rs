@@ -1,9 +1,13 @@
 //! kill -9 of `fence mail work` at random moments: every message has exactly one output.
 
-use crate::{on_both, running::until, sealed::Sealed};
-use fencepost::{Fleet, admin, event, mail};
+use crate::{
+    on_both,
+    running::{counts, until},
+    sealed::Sealed,
+};
+use fencepost::{Fleet, mail};
 use serde_json::Value;
-use std::{collections::HashMap, process::Stdio, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 /// New messages for every kill, so that the next worker has something to do.
 const EACH: i64 = 4;
@@ -67,25 +71,12 @@ fn kill_at_random(sealed: &Sealed, kills: i64) {
 
 async fn account(sealed: &Sealed, messages: i64) {
     let fleet = Fleet::open(&sealed.url()).await.expect("it opens after every crash");
-    let report = fleet.call(admin::Check {}).await.expect("the check runs");
-    assert!(report.ok, "{:#?}", report.violations);
     for id in 1..=messages {
         let message = fleet.call(mail::Show { message: id }).await.expect("it is there").message;
         let outputs: Vec<&str> = message.outputs.iter().map(|output| output.text()).collect();
         assert_eq!(outputs, [format!("{{\"n\": {id}}}")], "{message:?}");
     }
-    let mut counts: HashMap<(String, String), usize> = HashMap::new();
-    let mut list = event::List { limit: Some(1000), ..event::List::default() };
-    loop {
-        let page = fleet.call(list.clone()).await.expect("a page");
-        list.since = Some(page.position);
-        for event in page.events {
-            *counts.entry((event.kind, event.resource)).or_default() += 1;
-        }
-        if !page.more {
-            break;
-        }
-    }
+    let counts = counts(&fleet).await;
     let of =
         |kind: &str| counts.iter().filter(|((is, _), _)| is == kind).map(|(_, n)| *n).collect::<Vec<_>>();
     assert_eq!(of("message.completed"), vec![1; messages as usize], "one accepted completion each");

@@ -47,3 +47,4 @@ mod waiting;
 mod work;
 mod work_outcomes;
 mod work_trees;
+mod work_view;

@@ -1,9 +1,10 @@
 //! A running `fence` and the processes that it started, seen from outside.
 
 use crate::sealed::{Finished, Sealed, eventually};
-use fencepost::{Fleet, Time, run};
+use fencepost::{Fleet, Time, admin, event, run};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
+    collections::HashMap,
     fs::{self, File},
     io::{Seek, SeekFrom},
     path::Path,
@@ -63,13 +64,13 @@ impl Running {
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
         u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
     }
+    /// Its standard output so far.
+    pub fn out(&self) -> String {
+        so_far(&self.out)
+    }
     /// Its standard error so far.
     pub fn err(&self) -> String {
-        let file = self.err.try_clone().expect("a clone");
-        // The file offset is shared with the process that writes, so this must not move it.
-        let mut text = vec![0; usize::try_from(file.metadata().expect("its size").len()).expect("small")];
-        std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 0).expect("text");
-        String::from_utf8_lossy(&text).into_owned()
+        so_far(&self.err)
     }
     pub fn end(mut self) -> Finished {
         let mut status = None;
@@ -87,6 +88,13 @@ impl Running {
             err: text(&self.err),
         }
     }
+}
+
+fn so_far(file: &File) -> String {
+    // The file offset is shared with the process that writes, so this must not move it.
+    let mut text = vec![0; usize::try_from(file.metadata().expect("its size").len()).expect("small")];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut text, 0).expect("text");
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// A failed test leaves no process behind.
@@ -182,6 +190,31 @@ pub fn ask<T>(sealed: &Sealed, question: impl AsyncFnOnce(Fleet) -> T) -> T {
 pub fn ask_at<T>(url: &str, question: impl AsyncFnOnce(Fleet) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { question(Fleet::open(url).await.expect("it opens")).await })
+}
+
+/// All events of the log. The fleet's promises are checked, too.
+pub async fn events(fleet: &Fleet) -> Vec<event::Entry> {
+    let report = fleet.call(admin::Check {}).await.expect("the check runs");
+    assert!(report.ok, "{:#?}", report.violations);
+    let mut events = Vec::new();
+    let mut list = event::List { limit: Some(1000), ..event::List::default() };
+    loop {
+        let page = fleet.call(list.clone()).await.expect("a page");
+        events.extend(page.events);
+        if !page.more {
+            return events;
+        }
+        list.since = Some(page.position);
+    }
+}
+
+/// How often each kind of event happened to each resource.
+pub async fn counts(fleet: &Fleet) -> HashMap<(String, String), usize> {
+    let mut counts = HashMap::new();
+    for event in events(fleet).await {
+        *counts.entry((event.kind, event.resource)).or_default() += 1;
+    }
+    counts
 }
 
 /// The end of the lease of the first run that a `lock` opened.

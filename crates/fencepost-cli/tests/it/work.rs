@@ -2,10 +2,10 @@
 
 use crate::{
     on_both,
-    running::{Running, ask, members, read, until},
+    running::{Running, ask, counts, members, read, until},
     sealed::{Finished, Sealed},
 };
-use fencepost::{admin, event, run};
+use fencepost::run;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{collections::HashMap, fs};
@@ -62,22 +62,7 @@ pub fn go(sealed: &Sealed) {
 /// How often each kind of event happened to each resource.
 pub fn log(sealed: &Sealed) -> HashMap<(String, String), usize> {
     sealed.readable();
-    ask(sealed, async |fleet| {
-        let mut counts = HashMap::new();
-        let mut list = event::List { limit: Some(1000), ..event::List::default() };
-        loop {
-            let page = fleet.call(list.clone()).await.expect("a page");
-            list.since = Some(page.position);
-            for event in page.events {
-                *counts.entry((event.kind, event.resource)).or_default() += 1;
-            }
-            if !page.more {
-                let report = fleet.call(admin::Check {}).await.expect("the check runs");
-                assert!(report.ok, "{:#?}", report.violations);
-                return counts;
-            }
-        }
-    })
+    ask(sealed, async |fleet| counts(&fleet).await)
 }
 
 /// The runs that a poll gave a trigger.

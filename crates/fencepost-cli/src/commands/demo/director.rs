@@ -1,17 +1,16 @@
 //! The story: the work that is there, the two accidents, and what is seen of them.
 
-use super::cast::{AGENTS, Cast, LEASE, send};
-use crate::{identity::process, output::streams};
-use fencepost::{Code, Error, Op, Result, WAIT_MAX, agent, channel, claim, event, inbox, task};
+use super::cast::{Cast, DOOMED, LEAD, LEASE, SAFE, send};
+use crate::{identity::process, output::streams, private_files::write_whole};
+use fencepost::{Code, Error, Millis, Op, Result, agent, channel, claim, event, inbox, mail, task};
 use fencepost_client::Connection;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub const BOARD: &str = "demo";
-/// Where the story is told, and where an agent says that its late write was refused.
+/// The channel where the story is told.
 pub const STORY: &str = "story";
-pub const REFUSED: &str = "refused";
 /// The tasks during which the accidents happen.
 pub const KILLED: &str = "survive kill -9";
 pub const FROZEN: &str = "survive a closed lid";
@@ -39,28 +38,43 @@ pub struct Seen {
 pub struct Director<'d> {
     fleet: &'d Connection,
     cast: &'d mut Cast,
-    /// Nobody reads lines: there is a view, or the output is JSON.
-    quiet: bool,
+    audience: Audience,
+}
+
+/// Who follows the story.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// A person, in `fence top`.
+    View,
+    Lines,
+    Nobody,
 }
 
 impl<'d> Director<'d> {
-    pub fn new(fleet: &'d Connection, cast: &'d mut Cast, quiet: bool) -> Self {
-        Self { fleet, cast, quiet }
+    pub fn new(fleet: &'d Connection, cast: &'d mut Cast, audience: Audience) -> Self {
+        Self { fleet, cast, audience }
     }
 
     pub async fn play(mut self) -> Result<Seen> {
         self.prepare().await?;
-        self.cast.enter()?;
-        self.tell("a lead and three workers start; each trigger gets a process of its own").await?;
+        self.cast.start(LEAD)?;
+        DOOMED.iter().try_for_each(|agent| self.cast.start(agent))?;
+        if self.audience == Audience::View {
+            self.cast.open_view()?;
+        }
+        self.tell("a lead and two workers start; each trigger gets a process of its own").await?;
         let mut problems = Vec::new();
         let killed = self.scene("killed").await?;
+        self.scene("frozen").await?;
+        self.cast.start(SAFE)?;
+        self.tell(&format!("a third worker starts: {SAFE}")).await?;
         self.tell(&format!(
             "{}: its worker dies by kill -9 while it works on {}",
             killed.agent, killed.token
         ))
         .await?;
-        self.write("killed.done")?;
         self.cast.kill(killed.worker);
+        self.write("killed.done", &killed.run)?;
         let (frozen, stopped) = self.freeze().await?;
         self.tell(&format!("{}: its machine freezes while it works on {}", frozen.agent, frozen.token))
             .await?;
@@ -75,7 +89,7 @@ impl<'d> Director<'d> {
 
         self.tell(&format!("{} wakes up, and hands in its result as if nothing had happened", frozen.agent))
             .await?;
-        self.write("thaw")?;
+        self.write("thaw", "")?;
         send(frozen.child, Signal::CONT);
         let late = self.file("late").await?;
         stopped.into_iter().for_each(|pid| send(pid, Signal::CONT));
@@ -87,12 +101,12 @@ impl<'d> Director<'d> {
 
     /// All work that is there at the beginning.
     async fn prepare(&self) -> Result<()> {
-        for agent in AGENTS {
-            let role = if agent == AGENTS[0] { agent::Role::Lead } else { agent::Role::Worker };
+        for agent in [LEAD, DOOMED[0], DOOMED[1], SAFE] {
+            let role = if agent == LEAD { agent::Role::Lead } else { agent::Role::Worker };
             self.call(agent::Join { agent: agent.into(), role: Some(role), ..agent::Join::default() })
                 .await?;
         }
-        for name in [STORY, REFUSED, "general"] {
+        for name in [STORY, "general"] {
             self.call(channel::Create { channel: name.into(), description: None }).await?;
         }
         let item = |name: &str, title: &str, priority, after: &[&str]| task::plan::Item {
@@ -114,14 +128,14 @@ impl<'d> Director<'d> {
             item("release", "release it", 50, &["tests", "docs", "killed", "frozen"]),
         ];
         tasks.push(task::plan::Item {
-            offer: Some("ann".into()),
+            offer: Some(SAFE.into()),
             ..item("review", "review the schema", 70, &["schema"])
         });
         tasks.extend((1..=4).map(|n| item(&format!("chore-{n}"), &format!("chore {n}"), 40, &[])));
         self.call(task::Plan { board: Some(BOARD.into()), tasks, ..Default::default() }).await?;
         for text in ["the login is slow", "thanks for the release!"] {
             let send = inbox::Send {
-                agent: "lead".into(),
+                agent: LEAD.into(),
                 text: text.into(),
                 source: Some("slack".into()),
                 sender: Some("kim".into()),
@@ -141,7 +155,7 @@ impl<'d> Director<'d> {
 
     /// Tells what happens: a post, which the view shows as an event, and a line where there is no view.
     async fn tell(&mut self, text: &str) -> Result<()> {
-        self.watched()?;
+        self.cast.check()?;
         let post = channel::Post {
             channel: STORY.into(),
             body: text.into(),
@@ -150,18 +164,10 @@ impl<'d> Director<'d> {
             ..Default::default()
         };
         self.call(post).await?;
-        if !self.quiet {
+        if self.audience == Audience::Lines {
             streams::print(text)?;
         }
         Ok(())
-    }
-
-    /// A person who closes the view has seen enough.
-    fn watched(&mut self) -> Result<()> {
-        match self.cast.view_is_closed() {
-            true => Err(Error::new(Code::Cancelled, "the view was closed before the end")),
-            false => Ok(()),
-        }
     }
 
     /// A file that a process of the demo writes.
@@ -171,7 +177,7 @@ impl<'d> Director<'d> {
             if let Ok(text) = std::fs::read_to_string(&path) {
                 return Ok(text);
             }
-            self.watched()?;
+            self.cast.check()?;
             // Real time: the processes are real.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -182,10 +188,8 @@ impl<'d> Director<'d> {
     }
 
     /// A sign to the processes of the demo.
-    fn write(&self, name: &str) -> Result<()> {
-        let path = self.cast.directory().join(name);
-        std::fs::write(&path, "")
-            .map_err(|e| Error::unavailable(format!("`{}` cannot be written: {e}", path.display())))
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        write_whole(&self.cast.directory().join(name), text)
     }
 
     /// Freezes a worker and its child in the middle of their work. Returns the frozen processes without the child. On a busy machine
@@ -195,7 +199,7 @@ impl<'d> Director<'d> {
             let scene = self.scene("frozen").await?;
             let stopped = freeze(&scene);
             if self.call(claim::Guard::new(&scene.token)).await?.ok && is_alive(&scene) {
-                self.write("frozen.done")?;
+                self.write("frozen.done", "")?;
                 return Ok((scene, stopped));
             }
             let _ = std::fs::remove_file(self.cast.directory().join("frozen"));
@@ -210,11 +214,12 @@ impl<'d> Director<'d> {
         let waiting = async {
             let mut since = None;
             loop {
+                self.cast.check()?;
                 let list = event::List {
                     since: since.take(),
                     resource: Some(resource.into()),
                     limit: Some(100),
-                    wait_ms: Some(WAIT_MAX),
+                    wait_ms: Some(Millis(200)),
                     ..Default::default()
                 };
                 let page = self.fleet.call(list).await?;
@@ -245,14 +250,17 @@ impl<'d> Director<'d> {
             let agents = self.call(agent::List::default()).await?.agents;
             let open = tasks.iter().filter(|task| task.status != task::Status::Completed).count();
             let busy: usize = agents.iter().map(|agent| agent.runs.len()).sum();
-            let inbox = self.call(inbox::List { agent: "lead".into(), ..Default::default() }).await?.items;
-            if open == 0 && busy == 0 && inbox.is_empty() {
+            // Messages, and notices to the lead: between two of them nobody is busy.
+            let mailboxes = self.call(mail::Stats::default()).await?.mailboxes;
+            let messages: i64 =
+                mailboxes.iter().map(|of| of.ready + of.waiting + of.processing + of.held).sum();
+            if open == 0 && busy == 0 && messages == 0 {
                 return Ok(());
             }
             if tasks.iter().any(|task| task.status == task::Status::Failed) {
                 return Err(Error::new(Code::Internal, "a task failed"));
             }
-            self.watched()?;
+            self.cast.check()?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -271,5 +279,5 @@ fn freeze(scene: &Scene) -> Vec<i32> {
 
 /// Does the child, or any process of its run, still live?
 fn is_alive(scene: &Scene) -> bool {
-    !process::of_run(&scene.run, 0).is_empty()
+    process::of_run(&scene.run, 0).next().is_some()
 }

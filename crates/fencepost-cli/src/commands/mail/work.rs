@@ -3,7 +3,12 @@ mod delivery;
 mod slot;
 
 use super::super::duration;
-use crate::{context::Context, location::DatabaseFile, names::unique, supervise::Service};
+use crate::{
+    context::Context,
+    location::DatabaseFile,
+    names::unique,
+    supervise::{Service, exit_code},
+};
 use budget::Budget;
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, mail, run};
@@ -108,7 +113,7 @@ impl Work {
         results.into_iter().collect::<Result<Vec<()>>>()?;
         Ok(match (worker.not_started.get(), worker.service.stop.ended_by()) {
             (Some(code), _) => ExitCode::from(code),
-            (None, Some(signal)) => ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+            (None, Some(signal)) => exit_code(signal),
             (None, None) => ExitCode::SUCCESS,
         })
     }

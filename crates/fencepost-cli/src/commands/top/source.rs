@@ -1,7 +1,10 @@
 //! The calls of `fence top` to a fleet.
 
 use super::stuck::{self, Facts};
-use crate::view::fleet::{Agent, Board, FleetView, Work};
+use crate::{
+    output::text,
+    view::fleet::{Agent, Board, FleetView, Work},
+};
 use fencepost::{
     Clock, Code, Error, Millis, Result, Time, admin, agent, board, event, mail, run,
     task::{self, State},
@@ -148,7 +151,7 @@ fn in_state(board: &board::list::Board, state: State) -> i64 {
 fn agent(agent: agent::list::Agent) -> Agent {
     Agent {
         state: match (&agent.paused, agent.online) {
-            (Some(paused), _) => paused_state(paused),
+            (Some(paused), _) => text::paused(paused),
             (None, true) => "online".into(),
             (None, false) => "offline".into(),
         },
@@ -158,13 +161,6 @@ fn agent(agent: agent::list::Agent) -> Agent {
         waiting: agent.waiting,
         name: agent.name,
     }
-}
-
-/// `paused until …: usage limit`
-fn paused_state(paused: &agent::pause::PauseState) -> String {
-    let until = paused.until.map_or(String::new(), |until| format!(" until {until}"));
-    let reason = paused.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-    format!("paused{until}{reason}")
 }
 
 fn work(run: run::Run, titles: &HashMap<&str, &str>) -> Work {

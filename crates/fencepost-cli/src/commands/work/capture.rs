@@ -12,7 +12,7 @@ use fencepost_client::renewal::{self, Ticks};
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
 };
@@ -27,12 +27,20 @@ const SHOWN: usize = 500;
 pub struct Activity {
     /// When it last printed something.
     at: AtomicI64,
-    last_line: Mutex<String>,
+    told: Mutex<Told>,
+}
+
+/// What the output told so far. A client may tell its cost only at its end.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Told {
+    pub last_line: String,
+    pub usd: Option<f64>,
+    pub tokens: Option<f64>,
 }
 
 impl Activity {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { at: AtomicI64::new(renewal::now()), last_line: Mutex::default() })
+        Arc::new(Self { at: AtomicI64::new(renewal::now()), told: Mutex::default() })
     }
 
     /// The child shows a sign of life.
@@ -44,8 +52,12 @@ impl Activity {
         self.at.load(Ordering::Relaxed)
     }
 
-    pub fn last_line(&self) -> String {
-        self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn told(&self) -> Told {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,7 +121,7 @@ impl Capture {
         self.line = begun[1..][..begun.len().min(SHOWN + 1) - 1].to_vec();
         let last = String::from_utf8_lossy(&last[..last.len().min(SHOWN)]).trim().to_owned();
         if !last.is_empty() {
-            *self.activity.last_line.lock().unwrap_or_else(PoisonError::into_inner) = last;
+            self.activity.lock().last_line = last;
         }
     }
 }
@@ -122,6 +134,9 @@ impl Sink for Capture {
         if from == Stream::Output {
             self.lines.take(bytes);
             self.output.take(bytes);
+            let (usd, tokens) = (self.lines.reading.usd, self.lines.reading.tokens());
+            let mut told = self.activity.lock();
+            (told.usd, told.tokens) = (usd, tokens);
         }
         self.tail.take(bytes);
         self.show_last_line(bytes);
@@ -135,7 +150,7 @@ mod tests {
     fn capture(dir: &std::path::Path) -> (Capture, Arc<Activity>) {
         let activity = Activity::new();
         let profile =
-            toml::from_str("[[read]]\nwhere = { \"/type\" = \"end\" }\nresult = \"/text\"").unwrap();
+            toml::from_str("[[read]]\nwhere = { \"/type\" = \"end\" }\nresult = \"/text\"\nusd = [\"/usd\"]\ntokens_in = [\"/in\"]").unwrap();
         (Capture::new(LogWriter::open(dir).unwrap(), &profile, &activity), activity)
     }
 
@@ -145,9 +160,9 @@ mod tests {
         let (mut output, activity) = capture(dir.path());
         output.take(Stream::Output, b"one\ntw");
         output.take(Stream::Error, b"o\n");
-        assert_eq!(activity.last_line(), "two");
+        assert_eq!(activity.told().last_line, "two");
         output.take(Stream::Output, b"\xff\xfe\0binary\nno newline");
-        assert_eq!(activity.last_line(), "\u{fffd}\u{fffd}\0binary");
+        assert_eq!(activity.told().last_line, "\u{fffd}\u{fffd}\0binary");
         let (reading, tail, output) = output.finish();
         assert_eq!(output, "one\ntw\u{fffd}\u{fffd}\u{fffd}binary\nno newline");
         assert_eq!(tail, "one\ntwo\n\u{fffd}\u{fffd}\u{fffd}binary\nno newline");
@@ -157,14 +172,17 @@ mod tests {
     #[test]
     fn the_end_of_a_long_output_is_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut output, _) = capture(dir.path());
+        let (mut output, activity) = capture(dir.path());
         for n in 0..200 {
             output.take(Stream::Output, "é".repeat(1000 + n).as_bytes());
         }
         // A message in pieces, the last of them without a line end.
         output.take(Stream::Output, b"\n{\"type\":\"e");
         output.take(Stream::Error, b"between\n");
-        output.take(Stream::Output, b"nd\", \"text\": \"well\"}");
+        output
+            .take(Stream::Output, b"nd\", \"usd\": 0.5, \"in\": 7}\n{\"type\": \"end\", \"text\": \"well\"}");
+        let Told { usd, tokens, .. } = activity.told();
+        assert_eq!((usd, tokens), (Some(0.5), Some(7.0)), "while it runs");
         let (reading, tail, _) = output.finish();
         assert!(tail.len() <= TAIL && tail.starts_with('é') && tail.ends_with("\"well\"}"), "{}", tail.len());
         assert_eq!(reading.result.as_deref(), Some("well"));

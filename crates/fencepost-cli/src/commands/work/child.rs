@@ -573,7 +573,7 @@ impl Child<'_> {
             reason: decision.reason.as_deref(),
             took: Millis(renewal::now() - self.began),
             usd: reading.usd,
-            tokens: [reading.tokens_in, reading.tokens_out].into_iter().flatten().reduce(|a, b| a + b),
+            tokens: reading.tokens(),
             kept,
         };
         self.worker.crew.report.ended(&self.worker.agent, &self.trigger.run, &ended);

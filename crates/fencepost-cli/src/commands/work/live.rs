@@ -2,13 +2,15 @@
 
 use super::Crew;
 use crate::{
+    environment::host,
     run_files::RunFiles,
     view::{
         Input, Screen,
         work::{self, Action, LogPane, WorkView},
     },
 };
-use fencepost::{Result, agent};
+use fencepost::{Op, Result, agent};
+use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use std::time::Duration;
 
 /// Often enough for a last line of output that changes.
@@ -22,6 +24,8 @@ impl Crew<'_> {
         let title = format!("fence work · {} · {}", agents.join(", "), self.shown);
         let mut view = WorkView { title, ..WorkView::default() };
         let mut redraw = tokio::time::interval(REDRAW);
+        // Driven together with the input: keys work while the fleet does not answer.
+        let mut calls = FuturesUnordered::new();
         loop {
             self.report.fill(&mut view, self.service.stop.is_draining());
             if let Some(log) = &mut view.log {
@@ -30,44 +34,62 @@ impl Crew<'_> {
             screen.draw(|frame| work::draw(frame, &view))?;
             let input = tokio::select! {
                 input = screen.next() => input,
+                Some(()) = calls.next() => continue,
                 _ = redraw.tick() => continue,
             };
-            if let Input::Key(key) = input
-                && let Some(action) = work::key(&mut view, key)
-            {
-                self.act(action, &mut view, agents).await;
+            let Input::Key(key) = input else { continue };
+            match work::key(&mut view, key) {
+                Some(Action::OpenLog(run)) => view.log = Some(LogPane { run, ..LogPane::default() }),
+                Some(Action::Drain) if self.service.stop.is_draining() => self.service.stop.end(None),
+                Some(Action::Drain) => self.service.stop.drain(),
+                Some(Action::Pause | Action::Resume) if !calls.is_empty() => {
+                    self.report.note("the fleet has not answered yet");
+                }
+                Some(Action::Pause) => calls.extend(self.pauses()),
+                Some(Action::Resume) => calls.extend(self.resumes()),
+                Some(Action::CloseLog) | None => {}
             }
         }
     }
 
-    async fn act(&self, action: Action, view: &mut WorkView, agents: &[String]) {
-        match action {
-            Action::OpenLog(run) => view.log = Some(LogPane { run, ..LogPane::default() }),
-            Action::CloseLog => {}
-            Action::Drain if self.service.stop.is_draining() => self.service.stop.end(None),
-            Action::Drain => self.service.stop.drain(),
-            Action::Pause | Action::Resume => {
-                for agent in agents {
-                    let service = self.service.as_agent(agent);
-                    let agent = Some(agent.clone());
-                    let answer = match action {
-                        Action::Pause => {
-                            let reason = Some("paused in the view of fence work".into());
-                            let pause = agent::Pause { agent, reason, ..agent::Pause::default() };
-                            service.connection.call(pause).await.map(drop)
-                        }
-                        _ => {
-                            let resume = agent::Resume { agent, ..agent::Resume::default() };
-                            service.connection.call(resume).await.map(drop)
-                        }
-                    };
-                    if let Err(error) = answer {
-                        self.report.notice(error.message());
-                    }
-                }
-            }
+    /// Calls that pause the agents which are not paused.
+    fn pauses(&self) -> Vec<LocalBoxFuture<'_, ()>> {
+        let working = self.report.agents().into_iter().filter(|(_, pause)| pause.is_none());
+        let pause = |(agent, _): (String, _)| {
+            let reason = Some(pause_reason());
+            let pause = agent::Pause { agent: Some(agent.clone()), reason, ..agent::Pause::default() };
+            self.call(agent, pause).boxed_local()
+        };
+        working.map(pause).collect()
+    }
+
+    /// Calls that resume the agents which were paused here. A pause that somebody else or a usage limit set stays.
+    fn resumes(&self) -> Vec<LocalBoxFuture<'_, ()>> {
+        let paused = self.report.agents().into_iter().filter_map(|(agent, pause)| Some((agent, pause?)));
+        let (ours, others): (Vec<_>, Vec<_>) =
+            paused.partition(|(_, pause)| pause.reason.as_ref() == Some(&pause_reason()));
+        for (agent, _) in others {
+            self.report
+                .note(&format!("{agent}: not paused here; fence agent resume {agent} lifts the pause"));
+        }
+        let resume = |(agent, _): (String, _)| {
+            let resume = agent::Resume { agent: Some(agent.clone()), ..agent::Resume::default() };
+            self.call(agent, resume).boxed_local()
+        };
+        ours.into_iter().map(resume).collect()
+    }
+
+    /// Makes a call for an agent. Its worker reports the event that follows.
+    async fn call<O: Op>(&self, agent: String, op: O) {
+        if let Err(error) = self.service.as_agent(&agent).connection.call(op).await {
+            self.report.note(error.message());
         }
     }
+}
+
+/// The reason of a pause that was made in the view of this process, and of no other pause.
+fn pause_reason() -> String {
+    format!("paused in the view of fence work, process {} on {}", std::process::id(), host())
 }
 
 /// The end of a run's log, by lines.

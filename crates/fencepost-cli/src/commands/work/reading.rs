@@ -98,6 +98,11 @@ impl Reading {
         })
     }
 
+    /// Tokens in both directions.
+    pub fn tokens(&self) -> Option<f64> {
+        [self.tokens_in, self.tokens_out].into_iter().flatten().reduce(|a, b| a + b)
+    }
+
     /// The cost in the form of `run/settle`; `None` if the output told none.
     pub fn cost(&self) -> Option<Value> {
         let fields = [

@@ -3,18 +3,29 @@
 use super::capture::Activity;
 use crate::{
     context::Context,
-    output::{streams, terminal::rough, text::line},
-    view::work::{Counters, Phase, Slot, State, WorkView},
+    output::{
+        streams,
+        terminal::rough,
+        text::{self, line},
+    },
+    view::{
+        dollars,
+        work::{Counters, Phase, Slot, State, WorkView},
+    },
 };
 use fencepost::{
-    Error, Millis,
-    agent::{Trigger, list::Agent},
+    Millis,
+    agent::{PauseState, Trigger, list::Agent},
     run,
     run::settle::Outcome,
 };
 use fencepost_client::renewal::{self, Ticks};
 use serde_json::{Value, json};
-use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    sync::Arc,
+};
 
 /// How many notices the view keeps.
 const NOTICES: usize = 200;
@@ -23,7 +34,7 @@ const NOTICES: usize = 200;
 pub struct Report {
     json: bool,
     /// Is there a live view? Then nothing is printed.
-    is_live: bool,
+    is_live: Cell<bool>,
     model: RefCell<Model>,
 }
 
@@ -35,8 +46,8 @@ struct Model {
     usd: Option<f64>,
     tokens: f64,
     notices: Vec<String>,
-    /// The pauses that were told, by agent.
-    paused: BTreeMap<String, String>,
+    /// The agents of this process, with their pauses.
+    agents: BTreeMap<String, Option<PauseState>>,
 }
 
 struct Child {
@@ -51,12 +62,12 @@ struct Child {
 
 impl Report {
     pub fn new(context: &Context, is_live: bool) -> Self {
-        Self { json: context.json(), is_live, model: RefCell::default() }
+        Self { json: context.json(), is_live: Cell::new(is_live), model: RefCell::default() }
     }
 
     fn say(&self, text: &str, json: Value) {
         // Nobody may read it any more, and the work goes on.
-        let _ = match (self.is_live, self.json) {
+        let _ = match (self.is_live.get(), self.json) {
             (true, _) => {
                 self.notice(text);
                 Ok(())
@@ -76,8 +87,21 @@ impl Report {
         self.model.borrow_mut().children.remove(run);
     }
 
+    /// There is no view any more.
+    pub fn print_lines(&self) {
+        self.is_live.set(false);
+    }
+
+    /// A line for the user: in the view, if there is one, else on standard error.
+    pub fn note(&self, text: &str) {
+        match self.is_live.get() {
+            true => self.notice(text),
+            false => streams::print_error(text),
+        }
+    }
+
     /// A line for the view.
-    pub fn notice(&self, text: &str) {
+    fn notice(&self, text: &str) {
         let mut model = self.model.borrow_mut();
         model.notices.push(text.to_owned());
         let old = model.notices.len().saturating_sub(NOTICES);
@@ -85,9 +109,9 @@ impl Report {
     }
 
     pub fn joined(&self, agent: &Agent) {
-        let paused = agent.paused.as_ref().map_or(String::new(), |paused| {
-            let reason = paused.reason.as_ref().map_or(String::new(), |reason| format!(": {}", line(reason)));
-            format!("; it is paused{reason} (fence agent resume {} lifts that)", agent.name)
+        self.model.borrow_mut().agents.insert(agent.name.clone(), agent.paused.clone());
+        let paused = agent.paused.as_ref().map_or(String::new(), |pause| {
+            format!("; it is {} (fence agent resume {} lifts that)", line(&text::paused(pause)), agent.name)
         });
         self.say(
             &format!("{}: joined as {}{paused}", agent.name, agent.role.as_str()),
@@ -105,21 +129,29 @@ impl Report {
         );
     }
 
-    /// The agent is paused. A poll is repeated every ten minutes, and the pause is told once.
-    pub fn paused(&self, agent: &str, error: &Error) {
-        let message = error.message().to_owned();
-        if self.model.borrow_mut().paused.insert(agent.into(), message.clone()).as_ref() != Some(&message) {
-            self.say(
-                &format!("{agent}: {}", line(&message)),
-                json!({ "event": "paused", "agent": agent, "message": message }),
-            );
+    /// The agent's present pause, if it is paused. Only a change is told.
+    pub fn paused(&self, agent: &str, pause: Option<PauseState>) {
+        let had = self.model.borrow_mut().agents.insert(agent.into(), pause.clone());
+        if had.as_ref() == Some(&pause) {
+            return;
         }
+        match pause {
+            Some(pause) => self.say(
+                &format!("{agent}: {}", line(&text::paused(&pause))),
+                json!({ "event": "paused", "agent": agent, "until": pause.until, "reason": pause.reason }),
+            ),
+            None => self.say(&format!("{agent}: resumed"), json!({ "event": "resumed", "agent": agent })),
+        }
+    }
+
+    /// The agents of this process, with their pauses.
+    pub fn agents(&self) -> Vec<(String, Option<PauseState>)> {
+        self.model.borrow().agents.clone().into_iter().collect()
     }
 
     /// A trigger arrived: its child is being prepared.
     pub fn begun(&self, agent: &str, trigger: &Trigger, what: &str, activity: &Arc<Activity>) {
         let mut model = self.model.borrow_mut();
-        model.paused.remove(agent);
         model.counters.started += 1;
         let now = renewal::now();
         let child = Child {
@@ -173,7 +205,7 @@ impl Report {
         let reason = ended.reason.map_or(String::new(), |reason| format!(": {}", line(reason)));
         let kept =
             ended.kept.as_ref().map_or(String::new(), |path| format!("; its work tree is kept: {path}"));
-        let usd = ended.usd.map_or(String::new(), |usd| format!(", ${usd:.2}"));
+        let usd = ended.usd.map_or(String::new(), |usd| format!(", {}", dollars(usd)));
         self.say(
             &format!("{agent}: {} {} after {took}{usd}{reason}{kept}", line(ended.what), ended.word()),
             json!({
@@ -190,15 +222,17 @@ impl Report {
         view.slots = model
             .children
             .iter()
-            .map(|(run, child)| Slot {
+            .map(|(run, child)| (run, child, child.activity.told()))
+            .map(|(run, child, told)| Slot {
                 agent: child.agent.clone(),
                 run: run.clone(),
                 trigger: child.trigger.clone(),
                 what: child.what.clone(),
                 since_ms: Millis(now - child.began),
                 lease_left_ms: Millis((child.leased_until - now).max(0)),
-                last_line: child.activity.last_line(),
-                usd: None,
+                last_line: told.last_line,
+                usd: told.usd,
+                tokens: told.tokens.unwrap_or(0.0) as u64,
                 phase: child.phase,
             })
             .collect();
@@ -206,10 +240,16 @@ impl Report {
         view.counters = Counters { started, done, failed, given_back, lost };
         (view.spent_usd, view.tokens) = (model.usd, model.tokens as u64);
         view.notices.clone_from(&model.notices);
-        view.state = match model.paused.values().next() {
+        let paused: Vec<_> =
+            model.agents.iter().filter_map(|(agent, pause)| Some((agent, pause.as_ref()?))).collect();
+        view.state = match paused.as_slice() {
             _ if is_draining => State::Draining,
-            Some(paused) => State::Paused(paused.clone()),
-            None => State::Working,
+            [] => State::Working(String::new()),
+            [(_, pause), ..] if paused.len() == model.agents.len() => State::Paused(text::paused(pause)),
+            some => {
+                let some = some.iter().map(|(agent, pause)| format!("{agent} is {}", text::paused(pause)));
+                State::Working(some.collect::<Vec<_>>().join("; "))
+            }
         };
     }
 }

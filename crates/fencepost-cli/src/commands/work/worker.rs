@@ -36,15 +36,22 @@ impl<'w> Worker<'w> {
 
     /// Works until it is told to stop. An error that a retry cannot help stops the other workers, too.
     pub async fn work(&self) -> Result<()> {
-        let done = self.work_until_stopped().await;
+        let done = self.join_and_work().await;
         if done.is_err() {
             self.service.stop.drain();
         }
         done
     }
 
-    async fn work_until_stopped(&self) -> Result<()> {
+    async fn join_and_work(&self) -> Result<()> {
         self.join().await?;
+        tokio::select! {
+            done = self.work_until_stopped() => done,
+            never = self.follow_pauses(), if !self.crew.args.drain => match never {},
+        }
+    }
+
+    async fn work_until_stopped(&self) -> Result<()> {
         self.clean_up().await?;
         let mut children = FuturesUnordered::new();
         let most = usize::from(self.crew.args.max_concurrent);
@@ -128,7 +135,8 @@ impl<'w> Worker<'w> {
                 // The same run: the retry returns the trigger of the first call, if there was one.
                 Err(error) if Service::may_pass(&error) => self.service.back_off(&error, &mut backoff).await,
                 Err(error) => match error.code() {
-                    Code::Paused if !self.crew.args.drain => self.crew.report.paused(&self.agent, &error),
+                    // The next poll waits until it is resumed.
+                    Code::Paused if !self.crew.args.drain => {}
                     // The reply was lost, and the lease ended meanwhile.
                     Code::LeaseExpired => run = new_run(&self.agent),
                     _ => return Err(error),
