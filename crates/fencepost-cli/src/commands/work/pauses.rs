@@ -1,4 +1,4 @@
-//! Pauses of an agent, by whomever: the worker follows the agent's events, and reports when a pause begins and ends.
+//! Pauses of an agent, by whomever: the worker reports when one begins and ends.
 
 use super::worker::Worker;
 use crate::supervise::Service;
@@ -6,7 +6,8 @@ use fencepost::{Clock, Error, Millis, Result, WAIT_MAX, agent, agent::PauseState
 use std::convert::Infallible;
 
 impl Worker<'_> {
-    /// Reports the pauses of the agent. While nothing happens to the agent, this makes no calls.
+    /// Follows the agent's events, and reports its pauses at once. Only for a person who looks at the view: every event of the fleet
+    /// wakes this call, and a fleet has many workers. A worker without a view reports what its polls say.
     pub async fn follow_pauses(&self) -> Infallible {
         let mut backoff = Service::BACKOFF;
         loop {
@@ -25,14 +26,19 @@ impl Worker<'_> {
         let last = event::List { last: Some(1), resource: resource.clone(), ..event::List::default() };
         // Before the state is read, so that no change is missed.
         let position = self.service.connection.call(last).await?.position;
+        let pause = self.report_pause().await?;
+        let (since, wait_ms) = (Some(position), Some(until_its_end(pause.as_ref())));
+        let next = event::List { since, resource, limit: Some(1), wait_ms, ..Default::default() };
+        self.service.connection.call(next).await.map(drop)
+    }
+
+    /// Reads and reports whether the agent is paused.
+    pub async fn report_pause(&self) -> Result<Option<PauseState>> {
         let agents = self.service.connection.call(agent::List::default()).await?.agents;
         let agent = agents.into_iter().find(|agent| agent.name == self.agent);
-        let agent = agent.ok_or_else(|| Error::unavailable("the agent has left"))?;
-        let wait = until_its_end(agent.paused.as_ref());
-        self.crew.report.paused(&self.agent, agent.paused);
-        let since = Some(position);
-        let next = event::List { since, resource, limit: Some(1), wait_ms: Some(wait), ..Default::default() };
-        self.service.connection.call(next).await.map(drop)
+        let pause = agent.ok_or_else(|| Error::unavailable("the agent has left"))?.paused;
+        self.crew.report.paused(&self.agent, pause.clone());
+        Ok(pause)
     }
 }
 

@@ -65,6 +65,10 @@ impl Report {
         Self { json: context.json(), is_live: Cell::new(is_live), model: RefCell::default() }
     }
 
+    pub fn is_live(&self) -> bool {
+        self.is_live.get()
+    }
+
     fn say(&self, text: &str, json: Value) {
         // Nobody may read it any more, and the work goes on.
         let _ = match (self.is_live.get(), self.json) {

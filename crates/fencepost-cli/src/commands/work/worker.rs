@@ -47,7 +47,7 @@ impl<'w> Worker<'w> {
         self.join().await?;
         tokio::select! {
             done = self.work_until_stopped() => done,
-            never = self.follow_pauses(), if !self.crew.args.drain => match never {},
+            never = self.follow_pauses(), if self.crew.report.is_live() => match never {},
         }
     }
 
@@ -127,16 +127,22 @@ impl<'w> Worker<'w> {
                 () = self.service.stop.draining() => return Ok(None),
             };
             match answer {
-                Ok(polled) => match polled.trigger {
-                    Some(trigger) => return Ok(Some(trigger)),
-                    None if self.crew.args.drain => return Ok(None),
-                    None => {}
-                },
+                Ok(polled) => {
+                    // A poll of a paused agent is refused.
+                    if !self.crew.report.is_live() {
+                        self.crew.report.paused(&self.agent, None);
+                    }
+                    match polled.trigger {
+                        Some(trigger) => return Ok(Some(trigger)),
+                        None if self.crew.args.drain => return Ok(None),
+                        None => {}
+                    }
+                }
                 // The same run: the retry returns the trigger of the first call, if there was one.
                 Err(error) if Service::may_pass(&error) => self.service.back_off(&error, &mut backoff).await,
                 Err(error) => match error.code() {
                     // The next poll waits until it is resumed.
-                    Code::Paused if !self.crew.args.drain => {}
+                    Code::Paused if !self.crew.args.drain => drop(self.report_pause().await),
                     // The reply was lost, and the lease ended meanwhile.
                     Code::LeaseExpired => run = new_run(&self.agent),
                     _ => return Err(error),
@@ -173,8 +179,17 @@ impl<'w> Worker<'w> {
             for_ms: span,
             ..agent::Pause::default()
         };
-        let answer = self.service.call_until_answered(pause).await;
-        answer.map_err(|error| self.service.warn(&error)).is_ok()
+        match self.service.call_until_answered(pause).await {
+            Ok(paused) => {
+                let pause = paused.agents.into_iter().find(|agent| agent.name == self.agent);
+                self.crew.report.paused(&self.agent, pause.and_then(|agent| agent.paused));
+                true
+            }
+            Err(error) => {
+                self.service.warn(&error);
+                false
+            }
+        }
     }
 
     /// Waits, instead of a pause that the fleet refused: the next child would fail in the same way.
