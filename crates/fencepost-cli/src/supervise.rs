@@ -94,7 +94,8 @@ pub async fn run(
             return Ok(Ended::Lost(Error::new(Code::AlreadyFinished, message)));
         }
     };
-    let mut watchdog = Watchdog::start(job.run.as_deref())?;
+    let mut rule = Rule::new(renewer.token(), lease, job.grace);
+    let mut watchdog = Watchdog::start(job.run.as_deref(), rule.watchdog_kills_at())?;
     watchdog.mark(&mut job.command);
     let program = job.command.get_program().to_string_lossy().into_owned();
     let mut group = match Group::start(job.command, job.terminal, job.run) {
@@ -104,7 +105,6 @@ pub async fn run(
             return not_started(&program, &error);
         }
     };
-    let mut rule = Rule::new(renewer.token(), lease, job.grace);
     watchdog.instruct(group.id(), rule.watchdog_kills_at());
     observer.started(group.id());
     observer.leased_until(lease.ends());

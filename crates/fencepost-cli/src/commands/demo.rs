@@ -49,7 +49,7 @@ impl Demo {
         let stage = Stage::create(self.keep)?;
         // Handled, so that nothing is left behind.
         let mut signals = Service::signals()?;
-        let mut cast = Cast::new(&stage.directory, Watchdog::start(None)?);
+        let mut cast = Cast::new(&stage.directory, Watchdog::start(None, None)?);
         let (played, signal) = tokio::select! {
             played = self.play(context, &stage, &mut cast) => (Some(played), None),
             signal = signals.next() => (None, Some(signal)),

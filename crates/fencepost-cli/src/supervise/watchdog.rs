@@ -4,7 +4,7 @@
 //! in a process group of its own, which signals to the others do not reach, holds the other end of a pipe. When the pipe closes,
 //! or when the deadline passes by which the supervisor should have renewed the claim, it kills the command's group.
 //!
-//! A supervisor that dies while it starts the command could not say which group that is. So the command has a mark in its
+//! A supervisor that dies or is stopped while it starts the command could not say which group that is. So the command has a mark in its
 //! environment, which the watchdog knows before the command starts.
 
 use crate::{identity::process, names::unique};
@@ -51,8 +51,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the watchdog, before there is a command.
-    pub fn start(run: Option<&str>) -> Result<Self> {
+    /// Starts the watchdog, before there is a command. From now on it kills what has its mark.
+    pub fn start(run: Option<&str>, kill_at: Option<Ticks>) -> Result<Self> {
         let failed =
             |e: io::Error| Error::unavailable(format!("the command's watchdog cannot be started: {e}"));
         let process = Command::new(process::own_program())
@@ -64,7 +64,7 @@ impl Watchdog {
             .spawn()
             .map_err(failed)?;
         let instructions =
-            Instructions { mark: unique(""), group: None, run: run.map(str::to_owned), kill_at: None };
+            Instructions { mark: unique(""), group: None, run: run.map(str::to_owned), kill_at };
         let mut watchdog = Self { process, instructions };
         watchdog.tell();
         Ok(watchdog)

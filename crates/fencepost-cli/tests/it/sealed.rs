@@ -7,6 +7,7 @@ use std::{
     path::Path,
     process::{Child, Command, Output, Stdio},
     sync::Mutex,
+    time::Duration,
 };
 
 pub struct Sealed {
@@ -298,7 +299,9 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        // Later looks are rarer: many of them start a process or read all of `/proc`, and other tests need the machine.
+        let pause = began.elapsed() / 20;
+        std::thread::sleep(pause.clamp(Duration::from_millis(5), Duration::from_millis(100)));
     }
     panic!("within five minutes it did not come true that {what}");
 }

@@ -391,30 +391,33 @@ fn take_turns(sealed: &Sealed, turns: usize) {
     );
 }
 
-/// A supervisor can die after it started its command and before it could say which group that is: the command has a mark, by which
-/// the watchdog finds it. A TERM for every `fence` does not end the watchdog.
+/// A supervisor can die, or be stopped, after it started its command and before it could say which group that is: the command has a
+/// mark, by which the watchdog finds it. A TERM for every `fence` does not end the watchdog.
 #[test]
-fn a_command_whose_supervisor_dies_at_once_is_killed() {
+fn a_command_whose_supervisor_says_no_more_is_killed() {
     let sealed = Sealed::sqlite();
-    let mut watchdog =
-        sealed.command("fence").arg("watchdog").stdin(Stdio::piped()).spawn().expect("it starts");
-    let mut pipe = watchdog.stdin.take().expect("its pipe");
-    writeln!(pipe, r#"{{"mark":"me","group":null,"run":null,"kill_at":null}}"#).expect("written");
-    let command = |mark: &str| {
-        let started = sealed.command("sleep").arg("1000").env("FENCE_WATCHED", mark).spawn();
-        started.expect("it starts")
-    };
-    let [mut ours, mut other] = ["me", "another"].map(command);
-    let id = Pid::from_child(&watchdog);
-    let status = format!("/proc/{}/status", id.as_raw_nonzero());
-    until("it is deaf to signals", || read(Path::new(&status)).contains("SigBlk:\tffff"));
-    kill_process(id, Signal::TERM).expect("it is there");
-    drop(pipe);
-    until("the command is killed", || ours.try_wait().expect("its status").is_some());
-    assert!(watchdog.wait().expect("it ends").success(), "TERM did not end it");
-    assert_eq!(other.try_wait().expect("its status"), None, "it was not killed");
-    other.kill().expect("killed");
-    other.wait().expect("it ends");
+    for (kill_at, dies) in [("null", true), ("0", false)] {
+        let mut watchdog =
+            sealed.command("fence").arg("watchdog").stdin(Stdio::piped()).spawn().expect("it starts");
+        let id = Pid::from_child(&watchdog);
+        let status = format!("/proc/{}/status", id.as_raw_nonzero());
+        until("it is deaf to signals", || read(Path::new(&status)).contains("SigBlk:\tffff"));
+        kill_process(id, Signal::TERM).expect("it is there");
+        let command = |mark: &str| {
+            let started = sealed.command("sleep").arg("1000").env("FENCE_WATCHED", mark).spawn();
+            started.expect("it starts")
+        };
+        let [mut ours, mut other] = ["me", "another"].map(command);
+        let mut pipe = watchdog.stdin.take().expect("its pipe");
+        writeln!(pipe, r#"{{"mark":"me","group":null,"run":null,"kill_at":{kill_at}}}"#).expect("written");
+        let pipe = (!dies).then_some(pipe);
+        until("the command is killed", || ours.try_wait().expect("its status").is_some());
+        assert!(watchdog.wait().expect("it ends").success(), "TERM did not end it");
+        drop(pipe);
+        assert_eq!(other.try_wait().expect("its status"), None, "it was not killed");
+        other.kill().expect("killed");
+        other.wait().expect("it ends");
+    }
 }
 
 /// An upgrade while `fence` waits: it starts the watchdog of its own version.

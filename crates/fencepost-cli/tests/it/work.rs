@@ -220,7 +220,7 @@ on_both! {
             esac"#);
         // Long enough for a fence command on a busy machine.
         let worker = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--count", "3", "--stall", "20s", "--grace", "1s", "--", "./cmd"]);
-        until("it has stalled", || task(&sealed, "b-1").2.starts_with("stalled: no sign of life"));
+        until("it has stalled", || worker.out().contains("b-1 task 1 failed after"));
         fs::write(sealed.path().join("stalled"), "").expect("written");
         succeeded(&worker.end());
         assert_eq!(task(&sealed, "b-1").1, 1);

@@ -101,7 +101,7 @@ on_both! {
         fs::write(sealed.path().join("mine.toml"), format!("command = ['{cmd}']\nworker_commits = true\n")).expect("written");
         add(&sealed, 1);
         sealed.ok(&["add", "second", "--board", "b", "--after", "b-1"]);
-        let worker = work(&sealed, &["--profile", "mine.toml", "--agents", "2", "--count", "2", "--worktree"]);
+        let worker = work(&sealed, &["--profile", "mine.toml", "--agents", "2", "--count", "2", "--worktree", "--ttl", "20s"]);
         // The run of the first child stays alive after its claim has ended: the second child waits for the commit.
         until("the first task is done", || task(&sealed, "b-1").0 == "completed");
         let lease = || runs(&sealed).iter().find(|run| run.trigger.is_some() && run.alive && run.claims.is_empty()).map(|run| run.expires_at);
