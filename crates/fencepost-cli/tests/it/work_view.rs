@@ -31,8 +31,9 @@ on_both! {
         assert_eq!(sealed.fence(&["poll", "--agent", "bob"]).code, 6, "no new work");
         fs::remove_file(sealed.path().join("go")).expect("removed");
         terminal.press("p");
-        let screen = terminal.shows("at work on task/b-2@1");
-        assert!(screen.starts_with("working  ") && screen.contains("bob: resumed"), "{screen}");
+        terminal.until("it works again", |screen| {
+            screen.starts_with("working  ") && screen.contains("bob: resumed") && screen.contains("at work on task/b-2@1")
+        });
         assert_eq!(begun(&sealed).len(), 2);
 
         // A pause by somebody else is shown, and stays.
