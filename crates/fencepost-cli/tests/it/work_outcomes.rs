@@ -349,3 +349,40 @@ fn a_child_survives_the_restart_of_its_server() {
     succeeded(&worker.end());
     assert_eq!(task(&fleet, "b-1"), ("completed".into(), 1, String::new()));
 }
+
+/// Options that only the command line knows: role, board and tag, the base of a work tree, the variables of other systems, and JSON.
+#[test]
+fn options_reach_the_worker() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    repository(&sealed);
+    succeeded(&sealed.sh("echo old > base.txt; git add base.txt; git commit -qm old; git branch older; git rm -q base.txt; git commit -qm new"));
+    for (title, board, tag) in
+        [("wanted", "b", "docs"), ("another tag", "b", "code"), ("another board", "c", "docs")]
+    {
+        sealed.ok(&["add", title, "--board", board, "--tag", tag]);
+    }
+    let words =
+        ["--json", "work", "--agent", "bob", "--board", "b", "--tag", "docs", "--base", "older", "--drain"];
+    let said = sealed.fence(&[&words[..], &["--", "cat", "base.txt"]].concat());
+    succeeded(&said);
+    let events: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(
+        (told, &events[2]["outcome"]),
+        (vec!["joined", "started", "ended"], &Value::from("done")),
+        "{said:?}"
+    );
+    assert_eq!(json(&sealed, &["show", "b-1"])["task"]["output"], "old");
+    assert_eq!(["b-2", "c-1"].map(|id| task(&sealed, id).1), [0, 0], "they are not wanted");
+    succeeded(&work(&sealed, &["--agent", "eve", "--role", "lead", "--drain", "--", "true"]).end());
+    let agents = json(&sealed, &["agent"]);
+    let agents = agents["agents"].as_array().expect("a list");
+    let role =
+        |name: &str| agents.iter().find(|agent| agent["name"] == name).map(|agent| agent["role"].clone());
+    assert_eq!([role("bob"), role("eve")], [Some("worker".into()), Some("lead".into())]);
+    for variable in ["SHUTDOWN_TIMEOUT", "MAX_CONCURRENT_TASKS", "TRIGGERING_LEASE_TIMEOUT_MS"] {
+        let said = sealed.sh(&format!("{variable}=soon fence work --agent bob --drain -- true"));
+        assert!(said.code == 2 && said.err.contains("soon"), "{variable}: {said:?}");
+    }
+}
