@@ -24,6 +24,9 @@ use std::{rc::Rc, time::Duration};
 const LONGEST_SLEEP: Millis = Millis::seconds(30);
 /// How often to look whether the processes that the owners left behind have ended.
 const LEFT_BEHIND: Millis = Millis::seconds(1);
+/// An owner that was alive this short a time ago has just ended, and nobody has resumed its session yet. So its run may have a
+/// lease that this keeper does not know: the owner's own commands also renew the run.
+const JUST_ENDED: Millis = Millis(2 * LONGEST_SLEEP.0);
 /// Time for the connection to close before the thread sleeps.
 const CLOSE: Duration = Duration::from_millis(20);
 /// The timeout of a check, which opens the fleet first. It does not depend on the lease: a keeper that wakes up after the end
@@ -38,6 +41,8 @@ pub struct Renewing {
     /// The lease that the last renewal returned, and the shorter one since all owners are gone.
     renewed: Option<run::Lease>,
     suspected: Option<run::Lease>,
+    /// When an owner was last seen alive.
+    owned_at: Ticks,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +56,8 @@ impl Renewing {
     pub fn new(instructions: Instructions, directory: Rc<Directory>) -> Self {
         let mut renewal = Renewal::new(instructions.lease).at_least_every(LONGEST_SLEEP);
         renewal.renewed(ConfirmedLease { sent: renewal::now(), left: instructions.lease });
-        Self { instructions, directory, renewal, renewed: None, suspected: None }
+        let owned_at = renewal::now();
+        Self { instructions, directory, renewal, renewed: None, suspected: None, owned_at }
     }
 
     /// Runs until there is no more reason to keep the run. It removes its file first and checks once more after that: a process
@@ -60,7 +66,15 @@ impl Renewing {
         loop {
             self.keep(&mut file).await;
             let owners = file.remove();
-            if owners.is_empty() || !matches!(self.renew().await, Ok(Some(_))) {
+            if owners.is_empty() {
+                return;
+            }
+            let is_over = match renewal::within(TIMEOUT, self.renew()).await {
+                Ok(renewed) => renewed.is_none(),
+                // Without an answer the run may still hold something, until its lease is over.
+                Err(e) => is_final(&e) || renewal::now() >= self.renewal.ends_at(),
+            };
+            if is_over {
                 return;
             }
             let name = file::file_name(&self.instructions.run);
@@ -96,6 +110,7 @@ impl Renewing {
         if owners.is_empty() {
             return self.without_owners(&file.all_owners()).await;
         }
+        self.owned_at = renewal::now();
         let renewed = renewal::within(TIMEOUT, self.renew()).await;
         let now = renewal::now();
         match renewed {
@@ -133,7 +148,9 @@ impl Renewing {
             Some(lease) => lease,
             // Before the search for processes: a renewal that comes during the search is noticed by this lease.
             None => {
-                let suspect = run::Suspect { run: run.clone(), lease: self.renewed };
+                let just_ended = renewal::now() - self.owned_at <= JUST_ENDED.0;
+                let lease = self.renewed.filter(|_| !just_ended);
+                let suspect = run::Suspect { run: run.clone(), lease };
                 self.fleet().await?.call(suspect).await?.run.lease()
             }
         };

@@ -152,6 +152,18 @@ on_both! {
         assert_eq!(log.matches("its terminal or agent is gone").count(), 3, "{log}");
     }
 
+    /// The keeper does not know that renewal: it knows only its own.
+    fn a_terminal_that_renewed_its_run_is_closed(sealed: Sealed) {
+        fleet_with(&sealed, 1);
+        let mut shell = Shell::start(&sealed);
+        shell.run("fence claim --keep -q --ttl 20m");
+        the_sleeping_keeper(&sealed);
+        shell.run("fence renew --ttl 30m");
+        shell.kill();
+        all_gone(&sealed);
+        assert_eq!(sealed.fence(&["claim", "auth-1", "-q"]).out, "task/auth-1@2");
+    }
+
     fn a_process_left_behind_keeps_its_claim_until_it_ends(sealed: Sealed) {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);

@@ -73,14 +73,21 @@ impl RunRow {
     /// Refuses if this is no longer the run's lease. The caller holds the row's lock, so the answer stays valid.
     pub fn under(&self, lease: Option<Lease>) -> Result<()> {
         let own = Lease { opened_at: self.opened_at, expires_at: self.expires_at };
-        match lease {
-            Some(lease) if lease != own => {
-                Err(Error::new(Code::NotReady, format!("run `{}` was renewed since", self.name))
-                    .with("expires_at", self.expires_at)
-                    .hint("the run is in use: fence runs shows it; its lease expires if nobody renews it"))
-            }
-            _ => Ok(()),
-        }
+        lease.filter(|lease| *lease != own).map_or(Ok(()), |_| Err(self.renewed()))
+    }
+
+    /// Refuses if the run was renewed since this was its lease, or ended and began again. Only renewals move its end to a
+    /// later time.
+    pub fn not_renewed_since(&self, lease: Option<Lease>) -> Result<()> {
+        let renewed =
+            |lease: &Lease| self.opened_at != lease.opened_at || self.expires_at > lease.expires_at;
+        lease.filter(renewed).map_or(Ok(()), |_| Err(self.renewed()))
+    }
+
+    fn renewed(&self) -> Error {
+        Error::new(Code::NotReady, format!("run `{}` was renewed since", self.name))
+            .with("expires_at", self.expires_at)
+            .hint("the run is in use: fence runs shows it; its lease expires if nobody renews it")
     }
 }
 

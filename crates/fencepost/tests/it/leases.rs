@@ -93,8 +93,13 @@ on_both! {
             assert_eq!(code(world.fleet.call(end(Some(doubted.lease()))).await), Code::NotReady, "{heard}");
         }
         assert_eq!(code(world.fleet.call(doubt(Some(claimed))).await), Code::NotReady);
+        // A keeper whose answer was lost asks again with the lease that it knows.
+        let known = find_run(&world, "a").await.lease();
         let doubted = world.fleet.call(doubt(None)).await.unwrap().run.lease();
-        assert_eq!(world.fleet.call(doubt(Some(doubted))).await.unwrap().run.lease(), doubted);
+        assert_ne!(doubted, known);
+        for lease in [known, doubted] {
+            assert_eq!(world.fleet.call(doubt(Some(lease))).await.unwrap().run.lease(), doubted);
+        }
         let ended = world.fleet.call(end(Some(doubted))).await.unwrap().run;
         assert!(!ended.alive);
         // A run of the same name that came back is another run.

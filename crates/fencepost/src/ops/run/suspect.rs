@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Suspect {
     pub run: String,
-    /// Only if this is still its lease, as an earlier reply showed it.
+    /// Only if nobody has renewed the run since an earlier reply showed this lease. A suspicion does not renew it, so the
+    /// caller can ask again if the answer was lost.
     #[serde(default)]
     pub lease: Option<Lease>,
 }
@@ -33,7 +34,7 @@ impl Op for Suspect {
     const NAME: &'static str = "run/suspect";
     const FORMERLY: Option<&'static str> = Some("run/doubt");
     const ACCESS: Access = Access::Agent;
-    // Never: a repeat would use up another quarter of the lease.
+    // Never: without `lease`, a repeat would suspect a run that was renewed meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![NotReady, LeaseExpired];
@@ -49,7 +50,7 @@ impl Op for Suspect {
                 Error::new(Code::LeaseExpired, message).hint("fence runs --all shows the runs there are")
             );
         };
-        run.under(self.lease)?;
+        run.not_renewed_since(self.lease)?;
         // A renewal is written once a quarter of the lease is used. From now on that is always true.
         let expires_at = run.expires_at.min(tx.now.plus(Millis(run.ttl.0 - run.ttl.0 / 4)));
         // The event wakes the waiters for the end of the lease, which is earlier now.
