@@ -79,8 +79,7 @@ impl RunRow {
     /// Refuses if the run was renewed since this was its lease, or ended and began again. Only renewals move its end to a
     /// later time.
     pub fn not_renewed_since(&self, lease: Option<Lease>) -> Result<()> {
-        let renewed =
-            |lease: &Lease| self.opened_at != lease.opened_at || self.expires_at > lease.expires_at;
+        let renewed = |lease: &Lease| self.opened_at != lease.opened_at || self.expires_at > lease.expires_at;
         lease.filter(renewed).map_or(Ok(()), |_| Err(self.renewed()))
     }
 
