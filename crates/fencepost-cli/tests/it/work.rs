@@ -93,7 +93,7 @@ on_both! {
         // Three that are there at the same time meet; a fourth would be seen.
         sealed.script("cmd", r#"
             echo "$FENCE_TRIGGER $FENCE_RUN ${FENCE_CLAIM-none} $(wc -c < "$FENCE_TRIGGER_FILE") $FENCE_AGENT" >> started
-            touch "in.$FENCE_RUN"; [ "$(ls in.* | wc -l)" -le 3 ] || touch too-many
+            touch "in.$FENCE_RUN"; set -- in.*; [ $# -le 3 ] || touch too-many
             [ "$FENCE_TRIGGER" = task_offered ] && fence accept b-6
             cat > "prompt.$FENCE_TRIGGER"
             rm "in.$FENCE_RUN"; echo "result of $FENCE_RUN""#);

@@ -218,7 +218,7 @@ on_both! {
         sealed.ok(&["agent", "join", "bob", "--max-concurrent", "2"]);
         add(&sealed, 8);
         sealed.script("cmd", r#"
-            touch "in.$FENCE_RUN"; [ "$(ls in.* | wc -l)" -le 2 ] || touch too-many
+            touch "in.$FENCE_RUN"; set -- in.*; [ $# -le 2 ] || touch too-many
             echo "$FENCE_CLAIM" >> done; sleep 0.1; rm "in.$FENCE_RUN""#);
         let words = ["--agent", "bob", "--max-concurrent", "4", "--drain", "--", "./cmd"];
         let workers = [work(&sealed, &words), work(&sealed, &words)];
