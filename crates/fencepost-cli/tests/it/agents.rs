@@ -139,6 +139,7 @@ on_both! {
         let output = output.join("\n") + "\nattempt @9: \x1b[2J\n\n";
         let failed = ["settle", "b1", "--failed", "no_verdict: it said nothing", "--exit", "1", "--delay", "10m"];
         sealed.ok(&[&failed[..], &["--output", &output]].concat());
+        sealed.readable();
         let log = sealed.ok(&["log", "main-1"]);
         assert!(log.contains("\n  exit 1\n  the end of its output:\n    line 4\n"), "{log}");
         assert!(log.ends_with("\n    line 12\n    attempt @9: \\u{1b}[2J"), "{log}");

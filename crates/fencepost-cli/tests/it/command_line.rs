@@ -97,6 +97,7 @@ on_both! {
             reopen a-1
         ";
         sealed.transcript(commands);
+        sealed.readable();
         let log = crate::sealed::without_times(&sealed.ok(&["log", "a-1"]));
         let log = log.lines().map(|line| line.split(" after ").next().unwrap_or_default());
         insta::assert_snapshot!("log", log.collect::<Vec<_>>().join("\n"));

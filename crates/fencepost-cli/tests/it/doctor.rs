@@ -238,8 +238,9 @@ fn files_that_others_can_read_are_named() {
     let found = all.as_array().expect("a list").iter().find(|found| found["name"] == "files").expect("it");
     let message = found["message"].as_str().expect("a text");
     assert!(message.contains("/.fence (755), ") && message.contains("fence.db-queue (644)"), "{message}");
-    let mended = sealed.sh(found["hint"].as_str().expect("a command"));
-    assert_eq!(mended.code, 0, "{mended:?}");
+    // A keeper that ends opens and closes the database, and then a file of it may vanish under the command.
+    let mend = found["hint"].as_str().expect("a command");
+    crate::sealed::eventually("the hint mends it", || (sealed.sh(mend).code == 0).then_some(()));
     assert!(!examine(&sealed, &[]).1.contains(&"files warning".into()));
 
     // Shared with a group: also files that are created later, with any umask.

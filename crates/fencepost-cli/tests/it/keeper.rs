@@ -168,7 +168,7 @@ on_both! {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
         shell.run("fence claim --keep -q");
-        let work = shell.run("nohup sleep 60 >/dev/null 2>&1 & echo $!").parse().expect("an id");
+        let work = shell.run("nohup sleep 1000 >/dev/null 2>&1 & echo $!").parse().expect("an id");
         the_sleeping_keeper(&sealed);
         shell.kill();
         // It has checked, and checks again.
@@ -255,7 +255,7 @@ on_both! {
             let mut said = BufReader::new(agent.stdout.take().expect("its output")).lines().map_while(Result::ok);
             (agent, said.next().expect("a token"), said.next().expect("another line"))
         };
-        let (mut first, token, work) = agent("fence claim --keep -q; sleep 60 >/dev/null 2>&1 & echo $!");
+        let (mut first, token, work) = agent("fence claim --keep -q; sleep 1000 >/dev/null 2>&1 & echo $!");
         assert_eq!(token, "task/auth-1@1");
         let work = rustix::process::Pid::from_raw(work.parse().expect("an id")).expect("an id");
         the_sleeping_keeper(&sealed);

@@ -222,7 +222,9 @@ on_both! {
         });
         let listed = sealed.ok(&["mail", "list", "--status", "failed"]);
         assert!(listed.starts_with("1  failed  box  2/2  2 attempts were made and lost; the last by run `mail-"), "{listed}");
-        assert_eq!((killed, counts(&sealed, "box")), (2, [0, 0, 1, 3]));
+        // A worker that could not renew for six seconds lost its attempt before it was killed.
+        assert!((1..=2).contains(&killed), "{killed}");
+        assert_eq!(counts(&sealed, "box"), [0, 0, 1, 3]);
         // A person redrives it, and it is tried again.
         assert_eq!(sealed.ok(&["mail", "redrive", "1"]), "1 message pending again");
     }
@@ -233,6 +235,7 @@ on_both! {
     fn a_lost_claim_ends_its_command(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1", "2"]);
+        sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
         let ways: [&[&str]; 2] = [&["unclaim", "message/1"], &["mail", "reset", "box"]];
         for (way, batch) in ways.iter().zip([&[][..], &["--batch", "2"]]) {
             let _ = fs::remove_file(sealed.path().join("begun"));

@@ -81,8 +81,9 @@ impl Terminal {
     /// Waits for the end of the program, and checks that the terminal is as it was. Returns the exit code.
     #[track_caller]
     pub fn ended(mut self, sealed: &Sealed) -> i32 {
-        let code =
-            eventually("it ends", || self.raw().split_once("ended with ").map(|(_, code)| code.to_owned()));
+        let code = eventually("it ends", || {
+            Some(self.raw().split_once("ended with ")?.1.split_once('\n')?.0.to_owned())
+        });
         drop(self.keys.take());
         self.child.wait().expect("its end");
         self.reads.take().expect("a thread").join().expect("no panic");

@@ -153,7 +153,7 @@ on_both! {
         sealed.script("cmd", &format!(r#"
             setsid bash -c 'trap "" TERM HUP; exec sleep 1000' & echo $! > "away.$FENCE_RUN"
             {WAITS}"#));
-        let first = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--ttl", "10s", "--", "./cmd"]);
+        let first = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--ttl", "10s", "--grace", "200ms", "--", "./cmd"]);
         until("three children have begun", || begun(&sealed).len() == 3);
         let children = begun(&sealed);
         let away: Vec<i32> = children.iter().map(|(run, _)| {
@@ -179,7 +179,7 @@ on_both! {
     fn a_frozen_worker_loses_its_child_before_its_lease(sealed: Sealed) {
         sealed.ok(&["init"]);
         add(&sealed, 1);
-        let frozen = work(&sealed, &["--agent", "bob", "--ttl", "10s", "--count", "1", "--", "bash", "-c", WAITS]);
+        let frozen = work(&sealed, &["--agent", "bob", "--ttl", "10s", "--grace", "200ms", "--count", "1", "--", "bash", "-c", WAITS]);
         let (first, child) = begun_one(&sealed);
         frozen.send(Signal::STOP);
         until("the child is ended", || members(child).is_empty());
@@ -198,8 +198,8 @@ on_both! {
     fn a_child_that_lost_its_claim_is_ended(sealed: Sealed) {
         sealed.ok(&["init"]);
         add(&sealed, 1);
-        let stubborn = format!("trap 'touch term' TERM\n(trap '' TERM; exec sleep 1000) &\n{WAITS}");
-        let worker = work(&sealed, &["--agent", "bob", "--count", "1", "--grace", "300ms", "--", "bash", "-c", &stubborn]);
+        let stubborn = format!("trap ': > term' TERM\n(trap '' TERM; exec sleep 1000) &\n{WAITS}");
+        let worker = work(&sealed, &["--agent", "bob", "--count", "1", "--grace", "5s", "--", "bash", "-c", &stubborn]);
         let (_, child) = begun_one(&sealed);
         sealed.ok(&["unclaim", "b-1"]);
         let said = worker.end();

@@ -251,7 +251,9 @@ on_both! {
             esac"#);
         let said = work(&sealed, &["--agent", "bob", "--count", "1", "--accept", "task_offered", "--", "./cmd"]).end();
         assert_eq!((said.code, task(&sealed, "b-6").0.as_str()), (0, "offered"), "{said:?}");
-        let said = work(&sealed, &["--agent", "bob", "--count", "7", "--accept", "pool_task", "--no-verdict", "fail", "--", "./cmd"]).end();
+        // All at once: the first that fails can be claimed again after ten seconds.
+        let words = ["--agent", "bob", "--count", "7", "--max-concurrent", "7", "--accept", "pool_task"];
+        let said = work(&sealed, &[&words[..], &["--no-verdict", "fail", "--", "./cmd"]].concat()).end();
         assert_eq!(said.code, 0, "{said:?}");
         for told in ["b-2 task 2 done", "b-5 task 5 done", "b-7 task 7 failed", "b-8 task 8 given back"] {
             assert!(said.out.contains(&format!("bob: {told} after")), "{said:?}");

@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    running::Running,
+    running::{Running, until},
     screen::Terminal,
     sealed::Sealed,
     work::{WAITS, add, begun, begun_one, go, task},
@@ -34,7 +34,7 @@ on_both! {
         terminal.until("it works again", |screen| {
             screen.starts_with("working  ") && screen.contains("bob: resumed") && screen.contains("at work on task/b-2@1")
         });
-        assert_eq!(begun(&sealed).len(), 2);
+        until("the second child has begun", || begun(&sealed).len() == 2);
 
         // A pause by somebody else is shown, and stays.
         sealed.ok(&["agent", "pause", "bob", "--reason", "lunch"]);

@@ -198,7 +198,9 @@ async fn a_lapsed_name_waits_a_second_for_its_locked_row() {
 async fn an_idle_transaction_is_ended_and_runs_again() {
     let url = postgres_url(&fresh_schema());
     let mut options = patient();
-    options.idle_limit = Duration::from_millis(200);
+    // Far longer than a busy machine pauses between two statements. The migrations are not bound by it.
+    options.idle_limit = Duration::from_secs(2);
+    drop(Fleet::open_with(&url, patient()).await.unwrap());
     let fleet = Fleet::open_with(&url, options).await.unwrap();
     fleet.call(task::Add::new("auth", "first")).await.unwrap();
     let tries = Arc::new(AtomicU32::new(0));
@@ -209,11 +211,10 @@ async fn an_idle_transaction_is_ended_and_runs_again() {
         let work = fleet.transaction(move |tx| {
             let (tries, pids, ended) = (counted.clone(), pids.clone(), until.clone());
             Box::pin(async move {
-                tx.query("select 1 as one from task for update", params![]).await?;
+                let locked =
+                    tx.query("select pg_backend_pid() as pid from task for update", params![]).await?;
                 if tries.fetch_add(1, Ordering::SeqCst) == 0 {
-                    let pid =
-                        tx.query("select pg_backend_pid() as pid", params![]).await?[0].get::<i64>("pid")?;
-                    let _ = pids.send(pid);
+                    let _ = pids.send(locked[0].get::<i64>("pid")?);
                     let _ = ended.acquire().await;
                 }
                 tx.execute("update task set title = 'again'", params![]).await
@@ -233,7 +234,7 @@ async fn an_idle_transaction_is_ended_and_runs_again() {
     .await;
     ended.add_permits(1);
     assert_eq!(tokio::time::timeout(PATIENCE, frozen).await.expect("no hang").unwrap().unwrap(), 1);
-    assert_eq!(tries.load(Ordering::SeqCst), 2);
+    assert!(tries.load(Ordering::SeqCst) >= 2);
 }
 
 /// The server notices a node that vanished.

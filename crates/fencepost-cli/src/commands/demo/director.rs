@@ -18,6 +18,9 @@ pub const FROZEN: &str = "survive a closed lid";
 /// The mailbox with a notice to the leads for every task that a worker has finished.
 const NOTICES: &str = "leads/finished";
 
+/// How long a write may take while a worker is frozen. A locked database would answer much later.
+const UNLOCKED: Duration = Duration::from_secs(2);
+
 /// A child process of the demo in the middle of an accident, as it wrote it to a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Scene {
@@ -67,17 +70,18 @@ impl<'d> Director<'d> {
         }
         self.tell("a lead and two workers start; each trigger gets a process of its own").await?;
         let mut problems = Vec::new();
-        let killed = self.scene("killed").await?;
+        self.scene("killed").await?;
         self.scene("frozen").await?;
         self.cast.start(SAFE)?;
         self.tell(&format!("a third worker starts: {SAFE}")).await?;
+        let killed = self.held("killed").await?;
+        self.cast.kill(killed.worker);
+        self.write("killed.done", &killed.run)?;
         self.tell(&format!(
             "{}: its worker dies by kill -9 while it works on {}",
             killed.agent, killed.token
         ))
         .await?;
-        self.cast.kill(killed.worker);
-        self.write("killed.done", &killed.run)?;
         let (frozen, stopped) = self.freeze().await?;
         self.tell(&format!("{}: its machine freezes while it works on {}", frozen.agent, frozen.token))
             .await?;
@@ -195,17 +199,31 @@ impl<'d> Director<'d> {
         write_whole(&self.cast.directory().join(name), text)
     }
 
-    /// Freezes a worker and its child in the middle of their work. Returns the frozen processes without the child. On a busy machine
-    /// the work may have been lost before that; then its next attempt is frozen.
+    /// A scene whose work is held. On a busy machine an attempt may have lost its lease; then its next attempt is waited for.
+    async fn held(&mut self, name: &str) -> Result<Scene> {
+        loop {
+            let scene = self.scene(name).await?;
+            if self.call(claim::Guard::new(&scene.token)).await?.ok {
+                return Ok(scene);
+            }
+            self.cast.check()?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Freezes a worker and its child in the middle of their work. Returns the frozen processes without the child. A worker that
+    /// was in the middle of a write, and would keep the database locked, goes on for a moment.
     async fn freeze(&mut self) -> Result<(Scene, Vec<i32>)> {
         loop {
-            let scene = self.scene("frozen").await?;
+            let scene = self.held("frozen").await?;
             let stopped = freeze(&scene);
-            if self.call(claim::Guard::new(&scene.token)).await?.ok && is_alive(&scene) {
+            // A write that changes nothing.
+            let write = self.call(claim::Release::new("lock/nothing@1"));
+            let unlocked = tokio::time::timeout(UNLOCKED, write).await.is_ok();
+            if unlocked && self.call(claim::Guard::new(&scene.token)).await?.ok && is_alive(&scene) {
                 self.write("frozen.done", "")?;
                 return Ok((scene, stopped));
             }
-            let _ = std::fs::remove_file(self.cast.directory().join("frozen"));
             stopped.iter().chain([&scene.child]).for_each(|pid| send(*pid, Signal::CONT));
         }
     }

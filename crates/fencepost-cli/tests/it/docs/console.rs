@@ -84,7 +84,7 @@ fn converse(block: &Block, sealed: &Sealed) {
             // It was made where it is served.
             continue;
         }
-        if command.starts_with("fence events") {
+        if ["fence events", "fence log"].iter().any(|reads| command.starts_with(reads)) {
             sealed.readable();
         }
         let said = sealed.sh(&format!("{PATH}; {{ {command}\n}} 2>&1"));
