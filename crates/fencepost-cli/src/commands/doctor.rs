@@ -133,7 +133,7 @@ async fn database(context: &Context, location: &Location) -> Vec<Finding> {
     };
     let after = Clock::System.read();
     let mut findings = vec![
-        ok("database", format!("{} {}", facts.database.kind, facts.database.version)),
+        ok("database", format!("{} {}, fleet {}", facts.database.kind, facts.database.version, facts.fleet)),
         ok("schema", format!("version {}, the newest that this fence knows", facts.database.schema_version)),
         durability(&facts),
         clock(&facts, before, after),

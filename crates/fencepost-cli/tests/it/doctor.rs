@@ -52,6 +52,9 @@ on_both! {
         let (code, findings, all) = examine(&sealed, &[]);
         assert_eq!((code, findings), (0, well(&sealed)), "{all:#}");
         assert_eq!(all[7]["message"], "me: FENCE_RUN names it");
+        let about: Value = serde_json::from_str(&sealed.ok(&["call", "admin/about"])).expect("JSON");
+        let id = about["fleet"].as_str().expect("an id");
+        assert!(all[1]["message"].as_str().expect("a text").ends_with(&format!(", fleet {id}")), "{all:#}");
         assert!(all[2]["message"].as_str().expect("a text").starts_with("version "), "{all:#}");
         let durability = all[3]["message"].as_str().expect("a text");
         assert!(durability.contains("synchronous=full") || durability.contains("synchronous_commit=on"), "{all:#}");

@@ -23,6 +23,18 @@ on_both! {
         assert_eq!(later.since(facts.now).0, 5000);
     }
 
+    async fn the_id_of_a_fleet_is_random_and_stays(world: World) {
+        let id = async |world: &World| world.fleet.call(admin::About {}).await.expect("an answer").fleet;
+        let first = id(&world).await;
+        assert!(first.len() == 16 && first.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')), "{first}");
+        assert_eq!(id(&world.reopened().await).await, first);
+        // A restored fleet issues higher fences under the same id.
+        world.fleet.call(admin::Restored {}).await.expect("restored");
+        assert_eq!(id(&world).await, first);
+        let other = if world.is_postgres() { World::postgres().await } else { World::sqlite().await };
+        assert_ne!(id(&other).await, first);
+    }
+
     async fn about_reports_weak_durability(world: World) {
         let (url, setting) = match world.is_postgres() {
             true => (format!("{}&options=-c%20synchronous_commit%3Doff", world.url), ("synchronous_commit", "off")),

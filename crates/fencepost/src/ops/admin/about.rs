@@ -10,13 +10,17 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Describe the fleet's database: its kind and version, its schema, its durability settings, and its time.
+/// Describe the fleet and its database: the fleet's id, the kind and version of the database, its schema, its durability
+/// settings, and its time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct About {}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Facts {
+    /// The fleet's id: 16 random hexadecimal digits, the same for ever, also after a restore. Traces of the fleet elsewhere,
+    /// such as the trailers of git commits, name its first 8.
+    pub fleet: String,
     pub database: Database,
     /// The newest schema that this fence knows.
     pub newest_schema_version: i64,
@@ -40,13 +44,14 @@ impl Op for About {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Facts> {
         let database = tx.database().await?;
-        let floor = tx.query("select floor from fleet", params![]).await?[0].get("floor")?;
+        let rows = tx.query("select id, floor from fleet", params![]).await?;
         Ok(Facts {
+            fleet: rows[0].get("id")?,
             database,
             newest_schema_version: migrate::latest(),
             now: tx.now,
             ahead_ms: tx.opening.ahead,
-            floor,
+            floor: rows[0].get("floor")?,
         })
     }
 }
