@@ -6,6 +6,7 @@
 //! the test `imports_go_down_only` reads the list and the imports.
 //!
 //! - `names`: unique names and digests
+//! - `trailer`: the trailer of a git commit that was made under a claim
 //! - `environment`: variables, and the user's directories
 //! - `output`: standard output and standard error, tables, times, colours, untrusted text, progress, help
 //! - `private_files`: files that only this user can have made
@@ -38,6 +39,7 @@ mod private_files;
 mod run_files;
 mod settings;
 mod supervise;
+mod trailer;
 mod trust;
 mod view;
 mod worktree;
