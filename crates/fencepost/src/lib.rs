@@ -59,6 +59,7 @@
 //! Each noun is a module, and each verb is a struct in it that implements [`Op`]. [`Fleet::call`] runs a verb.
 //!
 //! - [`task`], [`board`]: work with dependencies, in groups.
+//! - [`loops`]: a chain of steps for each story of a plan.
 //! - [`mail`]: durable queues of messages.
 //! - [`lock`]: named locks.
 //! - [`agent`], [`inbox`], [`channel`], [`route`]: agents, their inboxes, their conversation, and the rules that
@@ -98,7 +99,7 @@ pub use error::{Code, Error, Result};
 pub use ids::{Resource, TaskId, Token};
 pub use json::Json;
 pub use limits::{OUTPUT_MAX, WAIT_MAX};
-pub use ops::{admin, agent, board, channel, claim, event, inbox, key, lock, mail, route, run, task};
+pub use ops::{admin, agent, board, channel, claim, event, inbox, key, lock, loops, mail, route, run, task};
 
 /// The trait of every verb, and the registry of all verbs that every interface is made from.
 pub mod op {

@@ -19,6 +19,7 @@ pub mod event;
 pub mod inbox;
 pub mod key;
 pub mod lock;
+pub mod loops;
 pub mod mail;
 pub(crate) mod registry;
 pub mod route;

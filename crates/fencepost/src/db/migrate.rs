@@ -27,8 +27,9 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 15, sql: include_str!("migrations/0015_gone.sql") },
     Migration { version: 16, sql: include_str!("migrations/0016_pauses.sql") },
     Migration { version: 17, sql: include_str!("migrations/0017_fleet_id.sql") },
+    Migration { version: 18, sql: include_str!("migrations/0018_loops.sql") },
     #[cfg(test)]
-    Migration { version: 18, sql: include_str!("../ops/conformance/parcel.sql") },
+    Migration { version: 19, sql: include_str!("../ops/conformance/parcel.sql") },
 ];
 
 /// The first version whose row of `fleet` has a column for the version.

@@ -119,7 +119,7 @@ pub(crate) struct Last {
 }
 
 /// The verbs by which a holder ends its own claim. Every other verb takes the claim away from its holder.
-pub(crate) const ENDED_BY_HOLDER: [&str; 5] = ["done", "fail", "release", "accept", "reject"];
+pub(crate) const ENDED_BY_HOLDER: [&str; 6] = ["done", "fail", "release", "accept", "reject", "verdict"];
 
 impl Last {
     pub fn new(fence: i64, verb: &str, content: &[Option<&str>]) -> Self {
@@ -165,6 +165,19 @@ pub enum Verdict {
     LeaseExpired,
     Cancelled,
     NotFound,
+}
+
+impl Verdict {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::AlreadyClaimed => "already_claimed",
+            Verdict::AlreadyFinished => "already_finished",
+            Verdict::LeaseExpired => "lease_expired",
+            Verdict::Cancelled => "cancelled",
+            Verdict::NotFound => "not_found",
+        }
+    }
 }
 
 pub(crate) fn verdict(state: Option<&ClaimState>, fence: i64, now: Time) -> Verdict {
@@ -256,7 +269,7 @@ pub(crate) fn is_repeat(
 ) -> Result<bool> {
     let Some(last) = last.filter(|last| last.fence == token.fence) else { return Ok(false) };
     if *last != Last::new(token.fence, verb, content) {
-        let ends = ["done", "fail", "release"];
+        let ends = ["done", "fail", "release", "verdict"];
         if !ends.contains(&last.verb.as_str()) {
             return Ok(false);
         }

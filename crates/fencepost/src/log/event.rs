@@ -55,7 +55,7 @@ impl Event {
     /// The topic to store. A claim and its holder's reports free nothing, so they wake no claim.
     fn topic(&self) -> Topic {
         match self.kind.rsplit('.').next() {
-            Some("claimed" | "progress" | "checkpoint" | "noted" | "paused") => Topic::Nobody,
+            Some("claimed" | "progress" | "checkpoint" | "step" | "noted" | "paused") => Topic::Nobody,
             _ => self.topic.clone().unwrap_or(Topic::Everyone),
         }
     }

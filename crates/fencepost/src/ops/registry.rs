@@ -10,6 +10,7 @@ use crate::{
 pub fn visit_all(visitor: &mut impl Visit) {
     super::task::visit(visitor);
     super::board::visit(visitor);
+    super::loops::visit(visitor);
     super::mail::visit(visitor);
     super::agent::visit(visitor);
     super::inbox::visit(visitor);

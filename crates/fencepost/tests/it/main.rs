@@ -23,6 +23,7 @@ mod layers;
 mod leases;
 mod lock_order;
 mod locks;
+mod loops;
 mod lost_triggers;
 mod mail;
 mod mail_order;

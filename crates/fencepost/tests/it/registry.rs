@@ -1,7 +1,7 @@
 //! The registry: everything that an interface needs to know about the ops.
 
 use fencepost::{
-    Code,
+    Code, loops,
     op::{self, OnRetry, Op, Visit},
     task,
 };
@@ -78,6 +78,15 @@ fn every_op_is_listed() {
     task/undepend    agent
     board/list       reader reads
     board/show       reader reads
+    loop/start       agent
+    loop/status      reader reads
+    loop/list        reader reads
+    loop/next        agent
+    loop/step        agent
+    loop/guard       reader reads
+    loop/verdict     agent
+    loop/cancel      agent
+    loop/restart     agent
     mail/push        agent
     mail/push_many   agent
     mail/claim       agent
@@ -252,6 +261,9 @@ async fn ops_that_read_write_nothing() {
     ",
         )
         .await;
+    let story = loops::Story { id: "a".into(), title: "a".into(), ..loops::Story::default() };
+    let start = loops::Start { id: "l".into(), stories: vec![story], ..loops::Start::default() };
+    world.fleet.call(start).await.unwrap();
     for op in op::registry().iter().filter(|op| op.reads) {
         let request = match op.name {
             "task/show" | "task/why" => json!({ "task": "auth-1" }),
@@ -260,7 +272,7 @@ async fn ops_that_read_write_nothing() {
             "mail/peek" => json!({ "mailbox": "s" }),
             "board/show" => json!({ "board": "auth" }),
             "task/wait" => json!({ "tasks": ["auth-1"] }),
-            "claim/guard" => json!({ "token": "task/auth-1@1" }),
+            "claim/guard" | "loop/guard" => json!({ "token": "task/auth-1@1" }),
             _ => json!({}),
         };
         op.call(&world.fleet, &request.to_string()).await.unwrap_or_else(|e| panic!("{}: {e}", op.name));

@@ -56,6 +56,24 @@ const PROMISES: &[Promise] = &[
         broken: "select 'agent/' || name as resource from agent where strands_at is null and left_at is null",
     },
     Promise {
+        text: "every story of an active loop has its task, and the loop has its limits",
+        broken: "select 'loop/' || story.loop || '/' || story.id as resource from story join loop on loop.id = story.loop
+         where loop.ended_at is null and story.given is null
+         and not exists (select 1 from task where task.seq = story.task)
+         union all
+         select 'loop/' || id as resource from loop where (ended_at is null) <> (status = 'active')",
+    },
+    Promise {
+        text: "no story of a loop that is over is held",
+        broken: "select 'task/' || task.board || '-' || task.n as resource from story join loop on loop.id = story.loop
+         join task on task.seq = story.task where loop.ended_at is not null and task.run is not null",
+    },
+    Promise {
+        text: "every recorded step has its story",
+        broken: "select 'loop/' || loop || '/' || story as resource from story_step where not exists (
+           select 1 from story where story.loop = story_step.loop and story.id = story_step.story)",
+    },
+    Promise {
         text: "every delivery from outside became a message",
         broken: "select 'delivery/' || source || '/' || id as resource from delivery where message is null",
     },

@@ -22,8 +22,8 @@ const LONGEST: Millis = Millis(TTL_MAX.0 * 400);
 /// Remove old data: ended runs, unused locks, finished tasks that no task depends on, finished messages past their
 /// mailbox's retention, posts that every reader has read, ids of outside deliveries, and revoked keys. Data ages only
 /// while the fleet is in use: an idle period counts as one hour at most. One call removes a bounded number. Events have
-/// their own prune. Boards and mailboxes stay: a board keeps its numbers from being used again, and a mailbox keeps its
-/// settings.
+/// their own prune. Boards, loops and mailboxes stay: a board keeps its numbers from being used again, a loop keeps its id, and a
+/// mailbox keeps its settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prune {
@@ -93,12 +93,16 @@ impl Op for Prune {
 }
 
 /// Removes tasks. Returns how many, and their highest fence. A task that was not completed is kept while another task
-/// depends on it: a finished dependent may be retried, and would then no longer wait. An imported finished task that a
+/// depends on it: a finished dependent may be retried, and would then no longer wait. The stories of a loop stay until the loop
+/// has ended for as long. An imported finished task that a
 /// lead has no notice of yet ages from its import on.
 async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     let rows = tx
         .query(
             "select seq from task where finished_at is not null and finished_at < ?1 and (told = 1 or updated_at < ?1)
+             and not exists (
+               select 1 from story join loop on loop.id = story.loop
+               where story.task = task.seq and (loop.ended_at is null or loop.ended_at >= ?1))
              and not exists (
                select 1 from edge join task as waiting on waiting.seq = edge.task
                where edge.depends_on = task.seq
@@ -130,6 +134,10 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
         "delete from task_doc where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
         "delete from task_tag where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
         "delete from note where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        "delete from story_step where exists (select 1 from story where story.loop = story_step.loop
+           and story.id = story_step.story
+           and story.task in (select cast(value ->> 'k' as bigint) from json_each(?1)))",
+        "delete from story where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
         "delete from task where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))",
     ];
     tx.send(deletes.into_iter().map(|sql| Stmt::write(sql, params![keys.clone()])).collect()).await?;

@@ -270,14 +270,7 @@ impl Wanted {
                 ),
                 params![count, agent],
             ),
-            (Some(agent), Some(board), None) => Stmt::read(
-                unheld!(
-                    "from task where task.ready = 2 and task.assignee = ?2 and task.board between ?3 and ?3
-                     order by task.board, task.priority desc, task.seq limit ?1
-                     /*pg for update of task skip locked*/"
-                ),
-                params![count, agent, board],
-            ),
+            (Some(agent), Some(board), None) => pick_assigned(agent, board, count),
             // One agent's own pending tasks are few: their tags are checked one by one.
             (Some(agent), board, Some(tag)) => Stmt::read(
                 unheld!(
@@ -329,6 +322,18 @@ impl Wanted {
         };
         Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
     }
+}
+
+/// The best ready tasks of a board that are assigned to this agent.
+pub(crate) fn pick_assigned(agent: &str, board: &str, count: i64) -> Stmt {
+    Stmt::read(
+        unheld!(
+            "from task where task.ready = 2 and task.assignee = ?2 and task.board between ?3 and ?3
+             order by task.board, task.priority desc, task.seq limit ?1
+             /*pg for update of task skip locked*/"
+        ),
+        params![count, agent, board],
+    )
 }
 
 /// The counts of an empty claim. `coming`: a task is delayed, or another transaction is claiming one.

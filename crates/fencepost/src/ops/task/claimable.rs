@@ -133,7 +133,15 @@ impl Claimable for Tasks {
         })
     }
     fn ended_by_holder(&self) -> &'static [&'static str] {
-        &["task.completed", "task.failed", "task.retrying", "task.released", "task.accepted", "task.rejected"]
+        &[
+            "task.completed",
+            "task.failed",
+            "task.retrying",
+            "task.released",
+            "task.accepted",
+            "task.rejected",
+            "task.skipped",
+        ]
     }
     fn is_expiry(&self, verb: &str, _from: Option<&str>, reported: bool) -> bool {
         verb == "lapsed" || (verb == "failed" && !reported)

@@ -15,6 +15,7 @@ use crate::{
     },
     limits::{OUTPUT_MAX, check},
     log::Event,
+    ops::loops::refuse_story,
     params,
 };
 use schemars::JsonSchema;
@@ -62,6 +63,7 @@ impl Op for Done {
             return Ok(Changed { task: task.clone().view(tx.now) });
         }
         let found = held(found, &token, tx)?;
+        refuse_story(&found, "done")?;
         let was = found.was();
         let task = complete(found, output, tx.now);
         let mut batch = Batch::new();
@@ -82,7 +84,7 @@ impl Op for Done {
 }
 
 /// Parses a token that must be a task's.
-pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
+pub(crate) fn task_token(token: &str) -> Result<(Token, TaskId)> {
     let token = Token::check(token)?;
     match token.resource.task() {
         Some(id) => Ok((token, id)),
@@ -94,7 +96,7 @@ pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
 }
 
 /// Checks that the token holds the task.
-pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
+pub(crate) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
     let state = found.as_ref().map(Record::claim_state);
     let hold = require(state.as_ref(), token, tx.now)?;
     // The prelude checked the run of the first token only; a batch has many.
@@ -144,7 +146,7 @@ impl Dependent {
 
 /// Reads the dependents of these tasks. They are locked in order, so that two completions with the same dependents do
 /// not deadlock. The lock is weak, so that a transaction that waits for ours may add edges to them.
-pub(super) fn dependents(tasks: &[i64]) -> Stmt {
+pub(crate) fn dependents(tasks: &[i64]) -> Stmt {
     by_keys!(
         read,
         tasks,
@@ -156,7 +158,7 @@ pub(super) fn dependents(tasks: &[i64]) -> Stmt {
 
 /// Lowers the dependents' counts, and updates their tags' copies. A dependent that waits for nothing any
 /// more gets an event, which wakes its waiters.
-pub(super) async fn unblock(tx: &mut Tx<'_>, rows: Vec<Row>) -> Result<()> {
+pub(crate) async fn unblock(tx: &mut Tx<'_>, rows: Vec<Row>) -> Result<()> {
     let mut dependents: BTreeMap<i64, Dependent> = BTreeMap::new();
     for row in rows {
         let found = Dependent::read(&row)?;

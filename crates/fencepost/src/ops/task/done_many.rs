@@ -18,6 +18,7 @@ use crate::{
     },
     limits::{CLAIMS_MAX, OUTPUT_MAX, check},
     log::Event,
+    ops::loops::refuse_story,
     params,
 };
 use schemars::JsonSchema;
@@ -115,6 +116,7 @@ fn decide(tx: &Tx<'_>, found: Option<Record>, token: &Token, output: Option<&str
         return Ok((task.was(), task.clone()));
     }
     let task = held(found, token, tx)?;
+    refuse_story(&task, "done")?;
     Ok((task.was(), complete(task, output, tx.now)))
 }
 

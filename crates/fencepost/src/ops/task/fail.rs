@@ -17,6 +17,7 @@ use crate::{
         hold::{check_written, is_repeat},
     },
     limits::{TEXT_MAX, TTL_MAX, check},
+    ops::loops::refuse_story,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,7 @@ impl Op for Fail {
             return Ok(Changed { task: task.clone().view(tx.now) });
         }
         let found = held(found, &token, tx)?;
+        refuse_story(&found, "fail")?;
         let task = self.apply(&found, tx.now);
         let kind = if matches!(task.phase, Phase::Failed(_)) { "task.failed" } else { "task.retrying" };
         let details = serde_json::json!({ "reason": self.reason, "attempt": task.attempts });

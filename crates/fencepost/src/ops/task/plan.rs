@@ -105,13 +105,35 @@ impl Op for Plan {
     }
 }
 
-/// Adds tasks to a board: a range of numbers, then a few statements over the whole set.
+/// Adds tasks to a board.
 pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Result<Planned> {
+    check_items(tx, board, &items)?;
+    insert_checked(tx, board, items).await
+}
+
+/// Adds tasks for an assignee that is no agent: only the op that knows it claims them.
+pub(crate) async fn insert_for(
+    tx: &mut Tx<'_>,
+    board: &str,
+    mut items: Vec<Item>,
+    assignee: &str,
+) -> Result<Planned> {
+    check_items(tx, board, &items)?;
+    items.iter_mut().for_each(|item| item.to = Some(assignee.to_owned()));
+    insert_checked(tx, board, items).await
+}
+
+fn check_items(tx: &Tx<'_>, board: &str, items: &[Item]) -> Result<()> {
     check::plain_name("board", board)?;
     for (i, item) in items.iter().enumerate() {
         item.check(at(i, items.len()))?;
         tx.caller.acting_as("creator", item.creator.as_deref())?;
     }
+    Ok(())
+}
+
+/// Takes a range of numbers, and inserts by a few statements over the whole set.
+async fn insert_checked(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Result<Planned> {
     let after = resolve(&items, "name")?;
     if tx.opening.is_repeat("task.added", None)? {
         return repeated(tx, &items).await;

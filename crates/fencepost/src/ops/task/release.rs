@@ -157,7 +157,7 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
 }
 
 /// An event of an ended claim: it names the run and the fence, which the task no longer carries.
-pub(super) fn ended(
+pub(crate) fn ended(
     task: &Record,
     was: &Was,
     kind: &'static str,

@@ -5,6 +5,7 @@ use crate::{
     db::{Batch, Row, Tx, by_keys},
     error::{Error, Result},
     lease::Hold,
+    ops::loops::is_story,
     ops::task::{
         MAX_ATTEMPTS, Now, PRIORITY, Record, Status, columns,
         import::{CheckpointItem, FullLine, Item, Line, NOTES_MAX, State, exported_key},
@@ -79,6 +80,8 @@ fn item(task: Record) -> Item {
     let status = task.status();
     let is_offered = matches!(status, Status::Offered | Status::Reviewing);
     let held = i64::from(status == Status::InProgress);
+    // Loops are not exported. Without its loop nobody may take the story for a task of the pool.
+    let story = is_story(&task).then(|| format!("a story of loop `{}`: start the loop again", task.id.board));
     let owner = |hold: &Hold| hold.agent.clone().unwrap_or_else(|| hold.run.clone());
     Item {
         key: Some(task.key.clone().unwrap_or_else(|| exported_key(&task))),
@@ -93,12 +96,12 @@ fn item(task: Record) -> Item {
             Status::Cancelled => State::Cancelled,
             _ => State::Unassigned,
         },
-        to: task.assignee.filter(|_| !is_offered),
+        to: task.assignee.filter(|_| !is_offered && story.is_none()),
         offer: task.offered_to.filter(|_| is_offered),
         offered_at: task.offered_at.filter(|_| is_offered),
         accepted_at: task.accepted_at,
         rejection_reason: task.rejection_reason,
-        parked: task.parked.filter(|_| !status.is_finished()),
+        parked: task.parked.or(story).filter(|_| !status.is_finished()),
         delayed_until: task.delayed_until.filter(|_| !status.is_finished()),
         failure_reason: task.failure_reason.filter(|_| status != Status::Completed),
         owner: task.phase.hold().map(owner),
