@@ -57,7 +57,7 @@ macro_rules! verbs {
 commands! {
     "Plan" {
         demo::Demo, demo_agent::DemoAgent, init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show, log::Log,
-        board::Board, wait::Wait,
+        board::Board, wait::Wait, r#loop::Loop,
     }
     "Work" {
         prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
@@ -94,8 +94,9 @@ pub fn grouped(command: &clap::Command, width: Option<usize>) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
         text.push_str(&format!("{heading}:\n"));
-        let shown =
-            names.iter().filter_map(|name| command.find_subcommand(name)).filter(|c| !c.is_hide_set());
+        // The module of `loop` has a name that the language reserves.
+        let names = names.iter().map(|name| name.trim_start_matches("r#"));
+        let shown = names.filter_map(|name| command.find_subcommand(name)).filter(|c| !c.is_hide_set());
         for command in shown {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             let line = format!("  {:<12} {about}", command.get_name());

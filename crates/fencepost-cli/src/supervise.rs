@@ -19,7 +19,7 @@ use fencepost_client::renewal;
 use group::Group;
 pub use group::TerminalAccess;
 pub use lease::{LeaseRenewer, is_finished};
-pub use pipes::{Captured, FirstBytes, Pipes, Sink, Stream};
+pub use pipes::{Captured, FirstBytes, LastBytes, Pipes, Sink, Stream};
 pub use rule::Ended;
 use rule::{Act, Event, Rule};
 pub use service::Service;

@@ -24,6 +24,7 @@ mod copy;
 mod create;
 mod git;
 mod hold;
+mod shared;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -40,6 +41,7 @@ use fencepost::{Code, Error, Result};
 use git::Git;
 pub use git::prepare;
 pub use hold::until_left;
+pub use shared::Commit;
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
@@ -157,6 +159,12 @@ impl Repository {
         Self { git: self.git.clone().with_variable(identity::RUN, run), ..self.clone() }
     }
 
+    /// The same repository, with this variable in the environment of git and its hooks.
+    #[must_use]
+    pub fn with_variable(&self, name: &'static str, value: impl Into<OsString>) -> Self {
+        Self { git: self.git.clone().with_variable(name, value), ..self.clone() }
+    }
+
     /// Git in a tree.
     fn git_in(&self, tree: &Path) -> Git {
         self.git.at(tree).with_variable(CEILING, self.ceiling())
@@ -195,6 +203,11 @@ impl Repository {
     pub async fn commit(&self, name: &str) -> Result<Option<String>> {
         let commit = format!("{name}^{{commit}}");
         self.git.ask(["rev-parse", "--quiet", "--verify", "--end-of-options", &commit]).await
+    }
+
+    /// Where git runs: the work tree that was found, or the git directory of a bare repository.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     pub async fn branch_exists(&self, branch: &str) -> Result<bool> {
@@ -250,9 +263,18 @@ impl Repository {
     /// A command that merges a branch into another one. It may be killed at any moment. See `merge.sh` for its exit codes, and for
     /// the variable `FENCE_MERGE_GUARD`: a command line that is run right before the branch moves, and stops the merge if it fails.
     pub fn merge_command(&self, branch: &str, into: &str, message: &str) -> Command {
+        self.merge_commit_command(&format!("refs/heads/{branch}"), branch, into, message)
+    }
+
+    /// The same, for this commit of the branch and no later one.
+    pub fn merge_commit_command(&self, commit: &str, branch: &str, into: &str, message: &str) -> Command {
         let tree = self.trees.join(format!("{MERGES}{}", digest(into)));
         let mut command = Command::new("sh");
-        command.args(["-c", MERGE, "merge"]).arg(&self.directory).arg(tree).args([branch, into, message]);
+        command
+            .args(["-c", MERGE, "merge"])
+            .arg(&self.directory)
+            .arg(tree)
+            .args([branch, into, message, commit]);
         command.current_dir(&self.directory);
         prepare(&mut command);
         command
@@ -329,7 +351,7 @@ impl Repository {
     }
 
     /// Does the commit `later` contain the commit `earlier`?
-    async fn contains(&self, later: &str, earlier: &str) -> Result<bool> {
+    pub async fn contains(&self, later: &str, earlier: &str) -> Result<bool> {
         Ok(self.git.ask(["merge-base", "--is-ancestor", earlier, later]).await?.is_some())
     }
 }

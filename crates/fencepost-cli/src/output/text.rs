@@ -111,6 +111,13 @@ pub fn shell_quoted(path: &Path) -> String {
     if path.chars().all(plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
+/// A text that a fleet accepts: cut to a length, without zeros, which a text in PostgreSQL cannot contain.
+pub fn fit(text: &str, most: usize) -> String {
+    let end = text.floor_char_boundary(most);
+    let dots = if end < text.len() { "…" } else { "" };
+    format!("{}{dots}", &text[..end]).replace('\0', "\u{fffd}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +129,11 @@ mod tests {
         assert_eq!(labelled("a\nclaim: b"), "a\n    claim: b");
         assert_eq!(labelled("\nclaim: b"), "\n    claim: b");
         assert_eq!(quoted(""), "");
+    }
+
+    #[test]
+    fn texts_are_cut_to_what_a_fleet_accepts() {
+        assert_eq!((fit("ab", 2), fit("abc", 2), fit("aéb", 2)), ("ab".into(), "ab…".into(), "a…".into()));
+        assert_eq!(fit("a\0b", 9), "a\u{fffd}b");
     }
 }

@@ -291,7 +291,7 @@ fn next_check() -> Ticks {
     renewal::now() + CHECK.0
 }
 
-/// The holder finished the claim for good. After other verbs (`release`, `fail --retry`, `reject`, any lock) somebody else can
+/// The holder finished the claim for good. After other verbs (`verdict`, `release`, `fail --retry`, `reject`, any lock) somebody else can
 /// claim the item at once.
 pub fn is_finished(error: &Error) -> bool {
     error.code() == Code::AlreadyFinished && matches!(ended_by(error), "done" | "fail")
@@ -305,7 +305,7 @@ fn was_given_back(error: &Error) -> bool {
 }
 
 fn is_by_holder(verb: &str) -> bool {
-    matches!(verb, "done" | "fail" | "release" | "accept" | "reject")
+    matches!(verb, "done" | "fail" | "release" | "accept" | "reject" | "verdict")
 }
 
 /// The verb that ended the claim.

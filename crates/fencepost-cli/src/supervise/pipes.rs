@@ -1,6 +1,7 @@
 //! The standard streams of a command.
 
 use std::{
+    collections::VecDeque,
     fs::File,
     io::{self, Read},
     os::fd::OwnedFd,
@@ -138,5 +139,34 @@ impl Sink for FirstBytes {
     fn take(&mut self, _: Stream, bytes: &[u8]) {
         let room = (self.limit + 1).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}
+
+/// The last bytes of the output, up to a limit.
+#[derive(Debug)]
+pub struct LastBytes {
+    bytes: VecDeque<u8>,
+    limit: usize,
+}
+
+impl LastBytes {
+    pub fn up_to(limit: usize) -> Self {
+        Self { bytes: VecDeque::new(), limit }
+    }
+
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.bytes.extend(&bytes[bytes.len().saturating_sub(self.limit)..]);
+        self.bytes.drain(..self.bytes.len().saturating_sub(self.limit));
+    }
+
+    /// The end of the output as a text that a fleet accepts.
+    pub fn text(self) -> String {
+        let bytes = Vec::from(self.bytes);
+        // A character that was cut in two is no character.
+        let is_cut = bytes.len() >= self.limit;
+        let begins = if is_cut { bytes.iter().take_while(|&&b| b & 0xc0 == 0x80).count() } else { 0 };
+        let text = String::from_utf8_lossy(&bytes[begins..]);
+        // A text in PostgreSQL cannot contain a zero.
+        text.trim_end().replace('\0', "\u{fffd}")
     }
 }

@@ -81,7 +81,13 @@ impl Repository {
         }
     }
 
-    async fn make(&self, name: &str, branch: Option<&str>, after: &[String], base: &str) -> Result<Created> {
+    pub(super) async fn make(
+        &self,
+        name: &str,
+        branch: Option<&str>,
+        after: &[String],
+        base: &str,
+    ) -> Result<Created> {
         let path = self.trees.join(name);
         if let Some(tree) = self.left_behind(&path).await? {
             let tree = match branch {
@@ -177,7 +183,7 @@ impl Repository {
         Ok(Created::Ready(tree.into()))
     }
 
-    async fn required_commit(&self, name: &str) -> Result<String> {
+    pub(super) async fn required_commit(&self, name: &str) -> Result<String> {
         let missing = || Error::new(Code::NotFound, format!("there is no commit `{name}` in the repository"));
         self.commit(name).await?.ok_or_else(missing)
     }

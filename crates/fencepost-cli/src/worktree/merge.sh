@@ -1,6 +1,6 @@
-# Merges branch BRANCH into branch INTO:  sh -c SCRIPT merge REPOSITORY TREE BRANCH INTO MESSAGE
+# Merges a COMMIT of branch BRANCH into branch INTO:  sh -c SCRIPT merge REPOSITORY TREE BRANCH INTO MESSAGE COMMIT
 #
-# exit 0  merged, or INTO contains BRANCH already
+# exit 0  merged, or INTO contains COMMIT already
 #      1  they conflict; standard output has the files, one per line
 #      2  something is in the way, or failed; standard error says what
 #      3  the command in FENCE_MERGE_GUARD refused
@@ -11,7 +11,7 @@
 #
 # No hook runs in TREE: nobody has set it up, so a hook that runs tests or a linter could only fail.
 set -u
-repository=$1 tree=$2 branch=$3 into=$4 message=$5
+repository=$1 tree=$2 branch=$3 into=$4 message=$5 commit=$6
 
 stop() { code=$1; shift; printf '%s\n' "$*" >&2; exit "$code"; }
 
@@ -36,7 +36,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 old=$(git rev-parse --quiet --verify "refs/heads/$into^{commit}") || stop 2 "there is no branch \`$into\`"
-tip=$(git rev-parse --quiet --verify "refs/heads/$branch^{commit}") || stop 2 "there is no branch \`$branch\`"
+tip=$(git rev-parse --quiet --verify "$commit^{commit}") || stop 2 "there is no branch \`$branch\`"
 if git merge-base --is-ancestor "$tip" "$old"; then stop 0 "\`$into\` contains \`$branch\` already"; fi
 
 git -c core.hooksPath=/dev/null worktree add --quiet --detach "$tree" "$old" || exit 2

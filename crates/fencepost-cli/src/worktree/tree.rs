@@ -15,6 +15,9 @@ pub const START: &str = "refs/worktree/fence-start";
 /// The tree is prepared: its files were copied, and its setup has succeeded.
 const READY: &str = "refs/worktree/fence-ready";
 
+/// How we commit. Nobody is there to type the passphrase for a signature.
+const COMMIT: [&str; 4] = ["commit", "--quiet", "--no-gpg-sign", "--cleanup=whitespace"];
+
 /// Said of a tree without its own `.git`.
 const BROKEN: &str = "is no work tree of the repository any more: its .git was removed or replaced";
 
@@ -136,6 +139,23 @@ impl Tree {
 
     /// Commits everything that is not ignored, and returns the commit; `None` if there is nothing to commit. Hooks run as usual.
     pub async fn commit_all(&self, message: &str, agent: &str) -> Result<Option<String>> {
+        let git = self.staged(agent).await?;
+        if git.ask(["diff", "--cached", "--quiet"]).await?.is_some() {
+            return Ok(None);
+        }
+        git.text(COMMIT.into_iter().chain(["-m", message])).await?;
+        self.head().await.map(Some)
+    }
+
+    /// The same, also if there is nothing to commit.
+    pub(super) async fn commit_even_if_empty(&self, message: &str, agent: &str) -> Result<String> {
+        let git = self.staged(agent).await?;
+        git.text(COMMIT.into_iter().chain(["--allow-empty", "-m", message])).await?;
+        self.head().await
+    }
+
+    /// Stages everything that is not ignored.
+    async fn staged(&self, agent: &str) -> Result<Git> {
         if !self.is_intact().await? {
             let message = format!("`{}` {BROKEN}", self.path.display());
             return Err(Error::new(Code::Invalid, message));
@@ -147,11 +167,7 @@ impl Tree {
             return Err(Error::new(Code::Invalid, message));
         }
         git.text(["add", "--all"]).await?;
-        if git.ask(["diff", "--cached", "--quiet"]).await?.is_some() {
-            return Ok(None);
-        }
-        git.text(["commit", "--quiet", "--no-gpg-sign", "--cleanup=whitespace", "-m", message]).await?;
-        self.head().await.map(Some)
+        Ok(git)
     }
 
     /// Removes the tree, unless it holds work that is nowhere else. Its branch stays if it has commits of its own, or if
@@ -222,7 +238,7 @@ impl Tree {
         Ok(None)
     }
 
-    async fn head(&self) -> Result<String> {
+    pub async fn head(&self) -> Result<String> {
         self.git.text(["rev-parse", "--verify", "HEAD"]).await
     }
 

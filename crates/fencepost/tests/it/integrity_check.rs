@@ -1,6 +1,6 @@
 //! The integrity check can fail: each test breaks one promise by hand, and exactly that one is reported.
 
-use fencepost::{Code, Error, admin, lock, params, task};
+use fencepost::{Code, Error, admin, lock, loops, params, task};
 use fencepost_testing::{World, world::refused};
 
 /// A promise of the check, and SQL that breaks it and no other.
@@ -339,6 +339,26 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         &["update message set behind = 1 where id = 4"],
         "mailbox/strict",
     ),
+    (
+        "every story of an active loop has its task, and a loop has an end if and only if it is not active",
+        &["update story set task = 999 where loop = 'l' and id = 'b'"],
+        "loop/l/b",
+    ),
+    (
+        "every story of an active loop has its task, and a loop has an end if and only if it is not active",
+        &["update loop set status = 'finished' where id = 'l'"],
+        "loop/l",
+    ),
+    (
+        "no story of a loop that is over is held",
+        &["update loop set status = 'finished', ended_at = 1 where id = 'l'"],
+        "task/l-1",
+    ),
+    (
+        "every recorded step has its story",
+        &["update story_step set story = 'z' where loop = 'l'"],
+        "loop/l/z",
+    ),
 ];
 
 /// A sample: tasks that are held, free, blocked, tagged, completed, assigned, offered and on another board; a lock;
@@ -377,6 +397,16 @@ async fn stage(world: &World) {
         )
         .await;
     world.fleet.call(lock::Claim::new("deploy", "locker")).await.unwrap();
+    let story = |id: &str| loops::Story { id: id.into(), title: id.into(), ..loops::Story::default() };
+    let stories = vec![story("a"), story("b")];
+    world.fleet.call(loops::Start { id: "l".into(), stories, ..loops::Start::default() }).await.unwrap();
+    world
+        .fleet
+        .call(loops::Next { id: "l".into(), run: "chain".into(), ..loops::Next::default() })
+        .await
+        .unwrap();
+    let step = loops::Step { token: "task/l-1@1".into(), name: "plan".into(), ..loops::Step::default() };
+    world.fleet.call(step).await.unwrap();
     world.assert_sound().await;
 }
 

@@ -125,6 +125,22 @@ async fn grow_old(world: &World) {
     world.pass(3600);
 }
 
+/// Loops whose chains are dead.
+async fn start_loops(world: &World) {
+    for id in ["lost", "again", "over"] {
+        let stories = json!([
+            { "id": "a", "title": "a" }, { "id": "b", "title": "b", "after": ["a"] }, { "id": "c", "title": "c" },
+        ]);
+        let stories = if id == "over" { json!([stories[0], stories[1]]) } else { stories };
+        call(world, "loop/start", json!({ "loop": id, "stories": stories })).await;
+        let next = json!({ "loop": id, "run": format!("dead-{id}"), "ttl_ms": 30_000 });
+        call(world, "loop/next", next).await;
+    }
+    // Two of the stories were lost for the last time.
+    let last = "update task set attempts = 3 where board in ('lost', 'over') and n = 1";
+    world.fleet.transaction(move |tx| Box::pin(tx.execute(last, params![]))).await.unwrap();
+}
+
 /// The requests. Each op that reads is here or in [`AS_WRITTEN`].
 fn requests() -> Vec<(&'static str, Value)> {
     let mut all = Vec::new();
@@ -204,7 +220,13 @@ fn requests() -> Vec<(&'static str, Value)> {
         ("admin/export", json!({ "after": "tasks:3", "limit": 5 })),
         ("admin/export", json!({ "after": "cursors" })),
         ("admin/export", json!({ "after": "mail" })),
+        ("loop/list", json!({})),
+        ("loop/list", json!({ "all": true })),
     ]);
+    for id in ["lost", "again", "over"] {
+        all.push(("loop/status", json!({ "loop": id })));
+        all.push(("loop/guard", json!({ "token": format!("task/{id}-1@1") })));
+    }
     all
 }
 
@@ -241,6 +263,7 @@ on_both! {
         let reads: BTreeSet<&str> = op::registry().iter().filter(|op| op.reads).map(|op| op.name).collect();
         assert_eq!(asked, reads, "every op that reads is asked, or is said to show what is written");
 
+        start_loops(&world).await;
         grow_old(&world).await;
         let log = world.log().await;
         let (before, lapsed) = answers(&world).await;

@@ -6,15 +6,12 @@ use super::{
 };
 use crate::{
     run_files::LogWriter,
-    supervise::{Sink, Stream},
+    supervise::{LastBytes, Sink, Stream},
 };
 use fencepost_client::renewal::{self, Ticks};
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicI64, Ordering},
 };
 
 /// How much of the end of the output is kept with the attempt.
@@ -61,34 +58,13 @@ impl Activity {
     }
 }
 
-/// The last bytes of a stream.
-#[derive(Debug, Default)]
-struct Tail(VecDeque<u8>);
-
-impl Tail {
-    fn take(&mut self, bytes: &[u8]) {
-        self.0.extend(&bytes[bytes.len().saturating_sub(TAIL)..]);
-        self.0.drain(..self.0.len().saturating_sub(TAIL));
-    }
-
-    fn text(self) -> String {
-        let bytes = Vec::from(self.0);
-        // A character that was cut in two is no character.
-        let begins =
-            if bytes.len() < TAIL { 0 } else { bytes.iter().take_while(|&&b| b & 0xc0 == 0x80).count() };
-        let text = String::from_utf8_lossy(&bytes[begins..]);
-        // A text in PostgreSQL cannot contain a zero.
-        text.trim_end().replace('\0', "\u{fffd}")
-    }
-}
-
 #[derive(Debug)]
 pub struct Capture {
     log: LogWriter,
     lines: Lines,
     /// The end of both streams, and of standard output alone.
-    tail: Tail,
-    output: Tail,
+    tail: LastBytes,
+    output: LastBytes,
     /// The line that is being printed, of both streams.
     line: Vec<u8>,
     activity: Arc<Activity>,
@@ -96,7 +72,7 @@ pub struct Capture {
 
 impl Capture {
     pub fn new(log: LogWriter, profile: &Profile, activity: &Arc<Activity>) -> Self {
-        let (tail, output, line) = (Tail::default(), Tail::default(), Vec::new());
+        let (tail, output, line) = (LastBytes::up_to(TAIL), LastBytes::up_to(TAIL), Vec::new());
         Self { log, lines: Lines::new(profile), tail, output, line, activity: activity.clone() }
     }
 

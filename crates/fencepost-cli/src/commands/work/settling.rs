@@ -1,6 +1,7 @@
 //! The rule: what the end of a child means for the work that it was given.
 
 use super::{profile::NoVerdict, reading::Reading};
+pub use crate::output::text::fit;
 use fencepost::{Millis, run::settle::Outcome};
 
 /// sysexits: a temporary failure; the user is invited to try again.
@@ -89,13 +90,6 @@ pub fn decide(end: &End, own: Option<Outcome>, reading: &Reading, no_verdict: No
 /// The longest reason that is stored. A client may put a whole page into its message.
 const REASON_MAX: usize = 2000;
 
-/// A text that a fleet accepts: cut to a length, without zeros, which a text in PostgreSQL cannot contain.
-pub fn fit(text: &str, most: usize) -> String {
-    let end = text.floor_char_boundary(most);
-    let dots = if end < text.len() { "…" } else { "" };
-    format!("{}{dots}", &text[..end]).replace('\0', "\u{fffd}")
-}
-
 /// A reason that a fleet accepts.
 pub fn fit_reason(reason: &str) -> String {
     fit(reason, REASON_MAX)
@@ -162,11 +156,5 @@ mod tests {
             let said: Vec<String> = parts.into_iter().flatten().collect();
             assert_eq!(said.join(" "), says, "{end:?} {own:?}");
         }
-    }
-
-    #[test]
-    fn texts_are_cut_to_what_a_fleet_accepts() {
-        assert_eq!((fit("ab", 2), fit("abc", 2), fit("aéb", 2)), ("ab".into(), "ab…".into(), "a…".into()));
-        assert_eq!(fit("a\0b", 9), "a\u{fffd}b");
     }
 }

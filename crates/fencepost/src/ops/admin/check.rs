@@ -56,7 +56,7 @@ const PROMISES: &[Promise] = &[
         broken: "select 'agent/' || name as resource from agent where strands_at is null and left_at is null",
     },
     Promise {
-        text: "every story of an active loop has its task, and the loop has its limits",
+        text: "every story of an active loop has its task, and a loop has an end if and only if it is not active",
         broken: "select 'loop/' || story.loop || '/' || story.id as resource from story join loop on loop.id = story.loop
          where loop.ended_at is null and story.given is null
          and not exists (select 1 from task where task.seq = story.task)

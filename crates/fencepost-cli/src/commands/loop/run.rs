@@ -1,0 +1,251 @@
+//! `fence loop run`: the chain. It claims a story, runs the steps of its config, and gives a verdict; then the next story.
+
+mod attempt;
+mod branch;
+mod command;
+mod config;
+mod finish;
+mod left_behind;
+mod report;
+mod resume;
+
+use super::{duration, next, start::Plan};
+use crate::{
+    context::Context,
+    environment::host,
+    identity,
+    location::DatabaseFile,
+    names::unique,
+    output::streams,
+    run_files::{RunFiles, State},
+    settings::without_password,
+    supervise::{Service, exit_code},
+    worktree::Repository,
+};
+use attempt::{Attempt, Ended};
+use clap::{Args, ValueHint};
+use config::Config;
+use fencepost::{
+    Code, Error, Millis, Result, WAIT_MAX, admin, claim,
+    loops::{self, next::Reason},
+    run,
+};
+use report::Report;
+use std::{path::PathBuf, process::ExitCode};
+
+/// Run a chain: claim a story, run its steps, give a verdict, and go on with the next story
+///
+/// The steps are in loop.toml (--show-config prints an example). Each story works on the branch loop/LOOP/STORY, in a git work tree of
+/// its own; a story that passes is merged into loop/LOOP/main, and the stories that wait for it start from there. The chain commits,
+/// and records the commit: review and judge get the diff of that commit. Before every side effect the chain checks its claim.
+///
+/// A step gets its context as JSON on standard input and in the file FENCE_STEP_FILE: the story, the feedback of the last verdict, the
+/// data of earlier steps, the commit, the results of the checks, what other stories learned. Its environment also has FENCE_LOOP,
+/// FENCE_STORY, FENCE_STEP, FENCE_ROUND, FENCE_COMMIT, FENCE_DIFF (a file), FENCE_CLAIM and FENCE_RUN.
+///   exit 0       the step is done; a step with json = true prints {"verdict", "feedback", "learned", "cost", …}
+///   other codes  it is tried again (retries), then the story gets a failing verdict with the end of its output as feedback
+///
+/// You may start several chains. They never do the same story at the same time. A chain that is killed is followed by another one,
+/// which goes on after the last finished step.
+///
+/// Exits with 0 when the loop is finished, 4 if other chains hold all stories that could be done now (already_claimed), 3 if none is
+/// ready, 5 if the loop was cancelled or the chain lost its claim. The first TERM or Ctrl-C ends the chain after the step that runs, the
+/// second one at once; the story goes back.
+///
+/// Examples:
+///   fence loop run auth-v1
+///   fence loop run auth-v1 --prd prd.json         start it, if it is not
+///   fence loop run auth-v1 --wait                 stay while others work, and take what becomes free
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Run {
+    #[arg(value_name = "LOOP", required_unless_present = "show_config")]
+    id: Option<String>,
+    /// The config  [default: loop.toml in the repository, if you trust it]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    plan: Plan,
+    /// If other chains hold the stories, wait up to this long for one; without a value, until the loop is finished
+    #[arg(long, value_parser = duration, value_name = "DURATION", num_args = 0..=1, require_equals = true)]
+    wait: Option<Option<Millis>>,
+    /// Stop after this many stories
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// The directory for work trees  [default: .fence/trees in the repository]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    trees: Option<PathBuf>,
+    /// Print an example of a config, and end
+    #[arg(long)]
+    show_config: bool,
+}
+
+/// One chain: a run that does stories one after the other.
+struct Chain<'c> {
+    id: String,
+    run: String,
+    agent: Option<String>,
+    config: Config,
+    service: Service<'c>,
+    database_file: Option<DatabaseFile>,
+    repository: Repository,
+    /// The fleet's id, for the trailers of commits.
+    fleet: String,
+    files: RunFiles,
+    report: Report<'c>,
+}
+
+impl Run {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        if self.show_config {
+            streams::print(config::EXAMPLE.trim_end())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let id = self.id.clone().unwrap_or_default();
+        let here = std::env::current_dir().unwrap_or_default();
+        let repository = Repository::find(&here, self.trees.clone()).await?;
+        let config = Config::load(self.config.as_deref(), repository.directory())?;
+        let location = context.location()?;
+        let database_file = location.database_file();
+        let service = Service::new(context).await?;
+        let mut signals = Service::signals()?;
+        let report = Report::new(context, &id);
+        // Everything that can be wrong with the repository is found before anything is started.
+        branch::check(&repository, &config, &id).await?;
+        match self.plan.start(id.clone())? {
+            Some(start) => {
+                let started = context.call(start).await?;
+                report.started(started.started);
+            }
+            None => drop(context.call(loops::Show { id: Some(id.clone()), story: None }).await?),
+        }
+        branch::begin(&repository, &config, &id).await?;
+        let run =
+            context.named_run().unwrap_or_else(|| unique(&format!("loop-{id}-")).chars().take(60).collect());
+        let files = RunFiles::create(&run)?;
+        let fleet = without_password(&location.absolute_url());
+        let mut state =
+            State::new(&run, &owner(&id), &fleet).map_err(|e| Error::unavailable(e.to_string()))?;
+        files.set_state(&state)?;
+        let chain = Chain {
+            agent: context.agent(),
+            config,
+            database_file,
+            repository: repository.for_run(&run),
+            fleet: context.call(admin::About {}).await?.fleet,
+            files,
+            service,
+            report,
+            run,
+            id,
+        };
+        chain.end_left_behind(&fleet).await?;
+        let ended = tokio::select! {
+            ended = chain.work(self.wait, self.count) => ended,
+            never = chain.service.listen(&mut signals) => match never {},
+        };
+        chain.give_back().await;
+        state.ended = Some("ended".into());
+        let _ = chain.files.set_state(&state);
+        ended
+    }
+}
+
+/// The owner of a chain's files. An agent's name has no slash, so no worker takes them for its own.
+fn owner(id: &str) -> String {
+    format!("loop/{id}")
+}
+
+impl Chain<'_> {
+    /// Does stories until there is none for it.
+    async fn work(&self, wait: Option<Option<Millis>>, count: Option<u64>) -> Result<ExitCode> {
+        let mut done = 0;
+        loop {
+            if self.service.stop.is_draining() || count.is_some_and(|count| done >= count) {
+                return Ok(self.service.stop.ended_by().map_or(ExitCode::SUCCESS, exit_code));
+            }
+            let next = tokio::select! {
+                next = self.next(wait) => next?,
+                () = self.service.stop.draining() => continue,
+            };
+            if let Some(reason) = next.reason {
+                let message = next.message.clone().unwrap_or_default();
+                self.report.nothing(reason, &message);
+                if reason == Reason::Finished {
+                    self.finish(&next.brief).await?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                return Ok(ExitCode::from(next::code(reason).exit_code()));
+            }
+            done += 1;
+            match Attempt::begin(self, next)?.run().await {
+                Ok(Ended::Judged) => {}
+                Ok(Ended::Stopped) => self.give_back().await,
+                // Not a story later: the one that has it now may be working in this repository.
+                Ok(Ended::Lost(status)) => {
+                    let code = if status == "cancelled" { Code::Cancelled } else { Code::LeaseExpired };
+                    return Ok(ExitCode::from(code.exit_code()));
+                }
+                Err(error) => {
+                    self.give_back().await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The plan step: claims the next story.
+    async fn next(&self, wait: Option<Option<Millis>>) -> Result<loops::next::NextStory> {
+        let op = |wait_ms| loops::Next {
+            id: self.id.clone(),
+            run: self.run.clone(),
+            agent: self.agent.clone(),
+            ttl_ms: Some(self.config.lease),
+            wait_ms,
+        };
+        let Some(limit) = wait else { return self.service.call_until_answered(op(None)).await };
+        let mut left = limit.unwrap_or(Millis(i64::MAX));
+        let mut told = false;
+        loop {
+            let step = if told { left.min(WAIT_MAX) } else { Millis(0) };
+            let reply = self.service.call_until_answered(op(Some(step))).await?;
+            left = Millis(left.0 - step.0);
+            let is_not_yet = matches!(reply.reason, Some(Reason::AlreadyClaimed | Reason::NoneReady));
+            if !is_not_yet || left.0 <= 0 {
+                return Ok(reply);
+            }
+            if !told {
+                self.report.waiting(reply.reason, reply.message.as_deref().unwrap_or_default());
+                told = true;
+            }
+        }
+    }
+
+    /// Gives the story back, if the chain holds one. If the fleet does not answer, the lease ends.
+    async fn give_back(&self) {
+        let held =
+            self.service.connection.call(claim::List { run: Some(self.run.clone()), limit: None }).await;
+        for claim in held.map(|held| held.claims).unwrap_or_default() {
+            let release = claim::Release { note: None, ..claim::Release::new(&claim.token) };
+            let _ = self.service.connection.call(release).await;
+        }
+        let end =
+            run::End { run: self.run.clone(), reason: Some("its chain ended".into()), ..run::End::default() };
+        let _ = self.service.connection.call(end).await;
+    }
+
+    /// The name that commits are made under, if the user has none.
+    fn author(&self) -> String {
+        self.agent.clone().unwrap_or_else(|| format!("loop on {}", host()))
+    }
+
+    /// The environment of every command of the chain.
+    fn variables(&self, token: &str, story: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("FENCE_CLAIM", token.to_owned()),
+            (identity::RUN, self.run.clone()),
+            ("FENCE_LOOP", self.id.clone()),
+            ("FENCE_STORY", story.to_owned()),
+        ]
+    }
+}
