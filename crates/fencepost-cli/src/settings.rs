@@ -291,6 +291,25 @@ fn known(command: &Command) -> Vec<Known<'_>> {
 }
 
 /// `serve.listen` for `listen` in the table `serve`.
+/// All values of a file with other settings than ours, for people: `step.implement` and its command.
+pub fn listed(path: &Path, text: &str) -> Result<Vec<(String, String)>> {
+    fn list(at: &str, table: toml::Table, found: &mut Vec<(String, String)>) {
+        for (key, value) in table {
+            let key = if at.is_empty() { key } else { format!("{at}.{key}") };
+            match value {
+                toml::Value::Table(inner) => list(&key, inner, found),
+                value => {
+                    found.push((key, plain(&value).map_or("(not a text)".into(), |values| values.join(", "))))
+                }
+            }
+        }
+    }
+    let table = text.parse().map_err(|e: toml::de::Error| wrong(path, e.message()))?;
+    let mut found = Vec::new();
+    list("", table, &mut found);
+    Ok(found)
+}
+
 fn flat(table: toml::Table) -> Vec<(String, toml::Value)> {
     let entries = table.into_iter().flat_map(|(key, value)| match value {
         toml::Value::Table(inner) => {

@@ -8,6 +8,8 @@ use clap::Args;
 use fencepost::Result;
 use std::process::ExitCode;
 
+pub use run::LOOP_FILE;
+
 verbs![
     start::Start,
     run::Run,

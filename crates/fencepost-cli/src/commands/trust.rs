@@ -1,3 +1,4 @@
+use super::r#loop::LOOP_FILE;
 use crate::{
     context::Context,
     environment::DATABASE,
@@ -17,12 +18,14 @@ use std::{
     process::ExitCode,
 };
 
-/// Trust the fence.toml of a project
+/// Trust the fence.toml or the loop.toml of a project
 ///
 /// A fence.toml decides which server commands call, and your key goes with them. So the file of a project is not read until you
 /// trust it. This command shows its settings, and trusts the file as it is now; after a change you have to trust it again. Without a
 /// PATH it takes the nearest file in this directory or above it. The file that FENCE_CONFIG names, and fence/fence.toml in your
 /// configuration directory, need no trust.
+///
+/// A loop.toml has the commands that `fence loop run` starts. It is named: fence trust loop.toml
 ///
 /// A fleet in a repository (.fence) that belongs to another user is not used until you trust it, either.
 ///
@@ -34,7 +37,7 @@ use std::{
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Trust {
-    /// A project's directory, or its fence.toml or .fence  [default: the nearest]
+    /// A project's directory, or its fence.toml, loop.toml or .fence  [default: the nearest fence.toml and .fence]
     path: Option<PathBuf>,
     /// List trusted files and fleets, and whether they have changed
     #[arg(long, conflicts_with_all = ["path", "revoke"])]
@@ -95,6 +98,8 @@ impl Trust {
 /// A file or a fleet to decide on.
 enum Found {
     Settings,
+    /// The commands of a loop.
+    Commands,
     Fleet(Fingerprint),
 }
 
@@ -102,6 +107,10 @@ impl Found {
     fn trust(self, decisions: &Decisions, path: PathBuf, command_line: &clap::Command) -> Result<Trusted> {
         let (fingerprint, settings) = match self {
             Found::Fleet(owner) => (owner, Vec::new()),
+            Found::Commands => {
+                let text = trust::text(&path)?;
+                (Fingerprint::of_text(&text), settings::listed(&path, &text)?)
+            }
             Found::Settings => {
                 let text = trust::text(&path)?;
                 (Fingerprint::of_text(&text), settings::File::shown(path.clone(), &text, command_line)?)
@@ -115,6 +124,9 @@ impl Found {
 
 /// The named file or directory, or the nearest file above us and the fleet of this repository.
 fn found(path: Option<&Path>, here: &Path) -> Result<Vec<(PathBuf, Found)>> {
+    if let Some(path) = path.filter(|path| is_loop(path)) {
+        return Ok(vec![(trust::normalized(path), Found::Commands)]);
+    }
     let (file, fleet) = match path {
         Some(path) => within(path),
         None => (settings::near(here).next(), repository::of_repository(here)),
@@ -133,10 +145,15 @@ fn found(path: Option<&Path>, here: &Path) -> Result<Vec<(PathBuf, Found)>> {
         .hint("nothing needs trust here: your own settings and your own fleet are used as they are"))
 }
 
+/// Is this the config of a loop?
+fn is_loop(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == LOOP_FILE)
+}
+
 /// The file and the fleet that a path names.
 fn within(path: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
     let last = trust::normalized(path).file_name().unwrap_or_default().to_owned();
-    if last == FILE {
+    if last == FILE || last == LOOP_FILE {
         (Some(path.to_owned()), None)
     } else if last == ".fence" {
         (None, Some(path.join(DATABASE)))

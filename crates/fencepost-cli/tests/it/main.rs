@@ -17,6 +17,7 @@ mod keeper;
 mod keys_and_tls;
 mod layers;
 mod lead_and_workers;
+mod loops;
 mod lost_claims;
 mod mail;
 mod mail_crash;

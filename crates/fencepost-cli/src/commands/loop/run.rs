@@ -6,6 +6,8 @@ mod command;
 mod config;
 mod finish;
 mod left_behind;
+mod look;
+mod printed;
 mod report;
 mod resume;
 
@@ -25,6 +27,7 @@ use crate::{
 use attempt::{Attempt, Ended};
 use clap::{Args, ValueHint};
 use config::Config;
+pub use config::FILE as LOOP_FILE;
 use fencepost::{
     Code, Error, Millis, Result, WAIT_MAX, admin, claim,
     loops::{self, next::Reason},

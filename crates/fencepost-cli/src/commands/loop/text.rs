@@ -5,7 +5,10 @@ use crate::output::{
     table::{Cell, Table},
     text::quoted,
 };
-use fencepost::loops::{Brief, LoopStatus, StepView, StoryView, Summary};
+use fencepost::{
+    Millis,
+    loops::{Brief, LoopStatus, StepView, StoryView, Summary},
+};
 
 /// `auth-v1  active  2 of 5 passed, 1 skipped; 6 attempts, 12m`
 pub fn head(brief: &Brief, terminal: &Terminal) -> String {
@@ -26,7 +29,7 @@ pub fn summary(summary: &Summary, terminal: &Terminal) -> String {
     add(summary.claimed, "claimed");
     add(summary.open, "open");
     add(summary.attempts, "attempts");
-    parts.push(terminal.span(summary.time_ms));
+    parts.push(terminal.span(Millis(summary.time_ms.0 / 1000 * 1000)));
     parts.extend(
         summary.cost.iter().map(|(name, sum)| format!("{name} {}", (sum * 10_000.0).round() / 10_000.0)),
     );

@@ -4,6 +4,8 @@ use super::{
     Chain, branch,
     command::Finished,
     config::{CHECKS, Kind, Step},
+    look::{Evidence, Looking},
+    printed::{Printed, read},
     resume::{self, Begin, Known},
 };
 use crate::{
@@ -20,13 +22,11 @@ use fencepost::{
         next::{Learned, NextStory},
     },
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::process::Command;
 
 /// The longest feedback that is stored.
-const FEEDBACK: usize = 12 * 1024;
-/// The most of a check's output that the judge is shown.
-const CHECK_OUTPUT: usize = 4 * 1024;
+pub const FEEDBACK: usize = 12 * 1024;
 
 pub struct Attempt<'c> {
     pub chain: &'c Chain<'c>,
@@ -34,7 +34,7 @@ pub struct Attempt<'c> {
     pub token: Token,
     pub story: StoryView,
     /// The finished steps of this round.
-    steps: Vec<StepView>,
+    pub steps: Vec<StepView>,
     learned: Vec<Learned>,
     pub renewer: LeaseRenewer,
     pub repository: Repository,
@@ -64,7 +64,8 @@ pub enum Halt {
 
 impl From<Error> for Halt {
     fn from(error: Error) -> Self {
-        match error.ends_claim() {
+        // A repository may also not find something.
+        match error.ends_claim() && error.code() != Code::NotFound {
             true => Halt::Lost { at: "claim".into(), status: error.code().as_str().to_owned() },
             false => Halt::Failed(error),
         }
@@ -82,23 +83,6 @@ impl Decision {
     pub fn fail(feedback: impl AsRef<str>) -> Self {
         Self { verdict: Judgement::Fail, feedback: Some(fit(feedback.as_ref(), FEEDBACK)) }
     }
-}
-
-/// The commit that is judged, and what the story changed up to it.
-#[derive(Debug, Clone)]
-struct Evidence {
-    commit: String,
-    base: String,
-}
-
-/// What a step printed.
-#[derive(Debug, Default)]
-struct Printed {
-    data: Option<Value>,
-    verdict: Option<Judgement>,
-    feedback: Option<String>,
-    learned: Option<String>,
-    cost: Option<Value>,
 }
 
 impl<'c> Attempt<'c> {
@@ -119,7 +103,7 @@ impl<'c> Attempt<'c> {
     pub async fn run(mut self) -> Result<Ended> {
         let round =
             json!({ "round": self.story.retries, "attempt": self.story.attempts, "token": self.claim.token });
-        self.chain.report.story(&self.story.id, "plan", "claimed", round);
+        self.chain.report.story(&self.story.id, "claim", "ok", round);
         match self.work().await {
             Ok(()) => Ok(Ended::Judged),
             Err(Halt::Stopped) => {
@@ -162,7 +146,7 @@ impl<'c> Attempt<'c> {
         }
     }
 
-    fn is_recorded(&self, name: &str) -> bool {
+    pub fn is_recorded(&self, name: &str) -> bool {
         self.steps.iter().any(|step| step.name == name)
     }
 
@@ -230,7 +214,7 @@ impl<'c> Attempt<'c> {
     }
 
     /// Copies files into a tree, and runs its setup.
-    async fn prepare(&self, tree: &Tree) -> Result<(), Halt> {
+    pub async fn prepare(&self, tree: &Tree) -> Result<(), Halt> {
         let config = &self.chain.config;
         self.renewer.while_held(tree.copy(&config.copy)).await??;
         let Some(setup) = &config.setup else { return Ok(()) };
@@ -246,7 +230,7 @@ impl<'c> Attempt<'c> {
     }
 
     /// A command line in a tree, with the environment of the story.
-    fn command(&self, line: &str, tree: &Tree, step: &str) -> Result<Command> {
+    pub fn command(&self, line: &str, tree: &Tree, step: &str) -> Result<Command> {
         let words = ["sh", "-c", line].map(Into::into);
         let mut command = supervise::command(&words, &self.claim, self.chain.service.context)?;
         tree.enter(&mut command);
@@ -257,53 +241,30 @@ impl<'c> Attempt<'c> {
 
     /// Runs the steps that are not recorded, and returns the verdict that they lead to.
     async fn decide(&mut self, tree: &Tree) -> Result<Decision, Halt> {
-        let chain = self.chain;
-        let mut looked_at: Option<(Evidence, Option<Tree>)> = None;
-        let mut decision = None;
-        for step in &chain.config.steps {
-            if chain.service.stop.is_draining() {
-                return Err(Halt::Stopped);
-            }
-            if step.kind == Kind::Work {
-                if !self.is_recorded(&step.name)
-                    && let Some(failed) = self.work_step(step, tree).await?
-                {
-                    return Ok(failed);
-                }
-                continue;
-            }
-            if looked_at.is_none() {
-                looked_at = match self.evidence(tree).await? {
-                    Ok(found) => Some(found),
-                    Err(nothing) => return Ok(nothing),
-                };
-            }
-            let Some((evidence, other)) = &looked_at else { continue };
-            let place = other.as_ref().unwrap_or(tree);
-            let (evidence, place) = (evidence.clone(), place.clone());
-            self.checks(&place).await?;
-            match self.look(step, &place, &evidence).await? {
-                Some(decided) if step.kind == Kind::Judge || decided.verdict != Judgement::Pass => {
-                    decision = Some(decided);
-                    break;
-                }
-                _ => {}
+        let steps = &self.chain.config.steps;
+        for step in steps.iter().filter(|step| step.kind == Kind::Work) {
+            self.go_on()?;
+            if !self.is_recorded(&step.name)
+                && let Some(failed) = self.work_step(step, tree).await?
+            {
+                return Ok(failed);
             }
         }
-        if looked_at.is_none() {
-            // A config without a review: the checks decide.
-            match self.evidence(tree).await? {
-                Ok((evidence, other)) => {
-                    self.checks(other.as_ref().unwrap_or(tree)).await?;
-                    looked_at = Some((evidence, other));
-                }
-                Err(nothing) => return Ok(nothing),
-            }
-        }
-        if let Some((_, Some(other))) = looked_at {
+        let evidence = match self.evidence().await? {
+            Ok(evidence) => evidence,
+            Err(nothing) => return Ok(nothing),
+        };
+        let mut looking = Looking { tree, other: None };
+        let decided = self.look_at(&evidence, &mut looking).await;
+        if let Some(other) = looking.other {
             let _ = other.finish(false).await;
         }
-        Ok(decision.unwrap_or_else(|| self.by_checks()))
+        decided
+    }
+
+    /// A chain that is told to end does so between two steps.
+    pub fn go_on(&self) -> Result<(), Halt> {
+        if self.chain.service.stop.is_draining() { Err(Halt::Stopped) } else { Ok(()) }
     }
 
     /// A step that changes files: runs it, and commits. Returns the failing verdict if it does not succeed.
@@ -348,7 +309,7 @@ impl<'c> Attempt<'c> {
     }
 
     /// Runs a step, and tries it again if it fails. Returns what it printed, or the failing verdict.
-    async fn tries(
+    pub async fn tries(
         &self,
         step: &Step,
         place: &Tree,
@@ -421,120 +382,8 @@ impl<'c> Attempt<'c> {
         Ok((command, text.into_bytes()))
     }
 
-    /// The recorded commit, with a tree of its own if the story's tree is not exactly at it. Without a change there is nothing to
-    /// look at.
-    async fn evidence(&self, tree: &Tree) -> Result<Result<(Evidence, Option<Tree>), Decision>, Halt> {
-        let Some(commit) = self.story.commit.clone() else {
-            return Ok(Err(Decision::fail("no step changed a file, so there is nothing to judge")));
-        };
-        let main = format!("refs/heads/{}", branch::main(&self.chain.id));
-        let base = self.repository.common(&main, &commit).await?;
-        let base =
-            base.ok_or_else(|| Error::internal("a story's branch has nothing in common with its loop's"))?;
-        if self.repository.diff(&base, &commit).await?.is_empty() {
-            return Ok(Err(Decision::fail(format!(
-                "the diff of commit {commit} is empty: it is evidence of nothing"
-            ))));
-        }
-        let evidence = Evidence { commit, base };
-        if tree.is_at(&evidence.commit).await? {
-            return Ok(Ok((evidence, None)));
-        }
-        let other = self.renewer.while_held(self.repository.create_at(&evidence.commit)).await??;
-        self.prepare(&other).await?;
-        Ok(Ok((evidence, Some(other))))
-    }
-
-    /// Runs the checks, once in a round.
-    async fn checks(&mut self, place: &Tree) -> Result<(), Halt> {
-        if self.chain.config.checks.is_empty() || self.is_recorded(CHECKS) {
-            return Ok(());
-        }
-        let mut results = Vec::new();
-        for check in &self.chain.config.checks {
-            self.guard(CHECKS).await?;
-            let command = self.command(check, place, CHECKS)?;
-            let timeout = fencepost::Millis::minutes(30);
-            let finished = self.execute(self.renewer.clone(), command, Vec::new(), timeout).await?;
-            let status = if finished.is_success() { "ok" } else { "failed" };
-            let more = json!({ "took_ms": finished.took.0, "message": check });
-            self.chain.report.story(&self.story.id, CHECKS, status, more);
-            let output = &finished.tail
-                [finished.tail.floor_char_boundary(finished.tail.len().saturating_sub(CHECK_OUTPUT))..];
-            results.push(json!({
-                "command": check, "passed": finished.is_success(), "how": finished.reason("it").lines().next(),
-                "output": output,
-            }));
-        }
-        self.record(CHECKS, None, Printed { data: Some(results.into()), ..Printed::default() }).await
-    }
-
-    /// The verdict of a config without a judge.
-    fn by_checks(&self) -> Decision {
-        let checks = self.steps.iter().find(|step| step.name == CHECKS).and_then(|step| step.data.clone());
-        let failed: Vec<String> = checks
-            .as_ref()
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter(|check| check["passed"] == false)
-            .map(|check| {
-                format!(
-                    "`{}` failed:\n{}",
-                    check["command"].as_str().unwrap_or(""),
-                    check["output"].as_str().unwrap_or("")
-                )
-            })
-            .collect();
-        match failed.is_empty() {
-            true => Decision { verdict: Judgement::Pass, feedback: None },
-            false => Decision::fail(failed.join("\n")),
-        }
-    }
-
-    /// A review or a judgement of the commit. `None`: a review that has nothing to object.
-    async fn look(
-        &mut self,
-        step: &Step,
-        place: &Tree,
-        evidence: &Evidence,
-    ) -> Result<Option<Decision>, Halt> {
-        if let Some(recorded) = self.steps.iter().find(|recorded| recorded.name == step.name) {
-            let recorded = recorded.data.as_ref();
-            let verdict = recorded.and_then(|data| judgement(&data["verdict"]));
-            let feedback = recorded.and_then(|data| data["feedback"].as_str()).map(str::to_owned);
-            return Ok(verdict.map(|verdict| Decision { verdict, feedback }));
-        }
-        let (took, mut printed) = match self.tries(step, place, Some(evidence)).await? {
-            Ok((finished, printed)) => (finished.took, printed),
-            // A tool that fails says no.
-            Err(decision) => return Ok(Some(decision)),
-        };
-        let verdict = printed.verdict.unwrap_or(Judgement::Pass);
-        let decision = match (verdict, printed.feedback.take()) {
-            (Judgement::Fail, feedback) => {
-                Decision::fail(feedback.as_deref().unwrap_or("the judge gave no reason"))
-            }
-            (verdict, feedback) => Decision { verdict, feedback: feedback.map(|text| fit(&text, FEEDBACK)) },
-        };
-        if step.kind == Kind::Judge || verdict == Judgement::Pass {
-            // A judgement is recorded, so that a chain that takes over gives the same verdict.
-            let mut data = printed.data.take().filter(Value::is_object).unwrap_or_else(|| json!({}));
-            if step.kind == Kind::Judge {
-                data["verdict"] = decision.verdict.as_str().into();
-                data["feedback"] = decision.feedback.clone().into();
-            }
-            printed.data = Some(data);
-            self.record(&step.name, None, printed).await?;
-        }
-        let more = json!({ "commit": evidence.commit, "took_ms": took.0, "message": decision.feedback });
-        self.chain.report.story(&self.story.id, &step.name, decision.verdict.as_str(), more);
-        self.guard("next step").await?;
-        Ok(Some(decision))
-    }
-
     /// Records a finished step, which renews the claim.
-    async fn record(&mut self, name: &str, commit: Option<String>, printed: Printed) -> Result<(), Halt> {
+    pub async fn record(&mut self, name: &str, commit: Option<String>, printed: Printed) -> Result<(), Halt> {
         let step = loops::Step {
             token: self.claim.token.clone(),
             name: name.to_owned(),
@@ -571,64 +420,5 @@ impl<'c> Attempt<'c> {
         let more = json!({ "verdict": decision.verdict.as_str(), "commit": self.story.commit, "message": decision.feedback });
         self.chain.report.story(&self.story.id, "verdict", judged.story.status.as_str(), more);
         Ok(())
-    }
-}
-
-fn judgement(value: &Value) -> Option<Judgement> {
-    Judgement::ALL.into_iter().find(|one| Some(one.as_str()) == value.as_str())
-}
-
-/// Reads what a step printed. With `json` it must be a JSON object, alone or on the last line.
-fn read(stdout: &[u8], json: bool) -> Result<Printed, String> {
-    let text = String::from_utf8_lossy(stdout);
-    let text = text.trim();
-    let object = |text: &str| serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
-    let found = object(text).or_else(|| object(text.lines().next_back().unwrap_or_default().trim()));
-    let Some(found) = found else {
-        return match json {
-            true => Err(format!("printed no JSON object: it printed `{}`", fit(text, 200))),
-            false => Ok(Printed::default()),
-        };
-    };
-    let text = |name: &str| found[name].as_str().map(str::to_owned);
-    let verdict = match &found["verdict"] {
-        Value::Null => None,
-        given => Some(
-            judgement(given)
-                .ok_or_else(|| format!("printed the verdict {given}, which is not pass, fail or skip"))?,
-        ),
-    };
-    Ok(Printed {
-        verdict,
-        feedback: text("feedback"),
-        learned: text("learned").map(|text| fit(&text, FEEDBACK)).filter(|text| !text.trim().is_empty()),
-        cost: Some(found["cost"].clone()).filter(Value::is_object),
-        data: Some(found),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_prints_json_or_anything() {
-        let told = |text: &str, json| read(text.as_bytes(), json);
-        assert!(told("all is well", false).unwrap().data.is_none());
-        assert_eq!(
-            told("all is well", true).unwrap_err(),
-            "printed no JSON object: it printed `all is well`"
-        );
-        assert!(told("[1]", true).is_err());
-        let judged = told(
-            "thinking …\n{\"verdict\": \"fail\", \"feedback\": \"no tests\", \"cost\": {\"usd\": 0.1}}\n",
-            true,
-        )
-        .unwrap();
-        assert_eq!((judged.verdict, judged.feedback.as_deref()), (Some(Judgement::Fail), Some("no tests")));
-        assert_eq!(judged.cost, Some(json!({"usd": 0.1})));
-        let pretty = told("{\n  \"learned\": \"use jq\",\n  \"cost\": 3\n}", false).unwrap();
-        assert_eq!((pretty.learned.as_deref(), pretty.cost), (Some("use jq"), None));
-        assert!(told("{\"verdict\": \"maybe\"}", false).unwrap_err().contains("not pass, fail or skip"));
     }
 }

@@ -241,7 +241,7 @@ fn project_text(path: &Path) -> Result<String> {
             let message = format!("{} {why}: its commands are not run", shown(&untrusted.path));
             Err(Error::new(Code::Invalid, message)
                 .with("path", untrusted.path.display().to_string())
-                .hint(format!("read it, then: fence trust {FILE}")))
+                .hint(format!("read it, then: fence trust {}", shown(&untrusted.path))))
         }
     }
 }
