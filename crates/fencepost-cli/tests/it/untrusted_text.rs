@@ -421,6 +421,30 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "log {!}",
         ],
     ),
+    (
+        "loop-start",
+        &[
+            "loop start hostile --prd prd.json",
+            "loop start hostile --prd prd.json --project {!}",
+            "loop start {!} --prd {!}",
+        ],
+    ),
+    ("loop-next", &["loop next hostile", "loop next {!}"]),
+    ("loop-step", &["loop step plan --learned {!}", "loop step plan --data {!}", "loop step {!}"]),
+    ("loop-verdict", &["loop verdict fail --feedback {!}", "loop verdict {!}"]),
+    (
+        "loop-run",
+        &["loop run hostile --config loops.toml", "loop run hostile --config {!}", "loop run {!} --prd {!}"],
+    ),
+    (
+        "loop-status",
+        &["loop status hostile --story S-1", "loop status {!}", "loop status hostile --story {!}"],
+    ),
+    ("loop", &["loop"]),
+    ("loop-list", &["loop list --all"]),
+    ("loop-guard", &["loop guard {!}"]),
+    ("loop-cancel", &["loop cancel hostile --reason {!}", "loop cancel {!}"]),
+    ("loop-restart", &["loop restart hostile --reason {!}", "loop restart {!}"]),
     ("mail", &["mail"]),
     ("mail-checkpoint", &["mail checkpoint {!} {!}"]),
     ("mail-claim", &["mail claim box --count 20", "mail claim {!}"]),
@@ -535,6 +559,13 @@ fn no_text_acts_on_a_terminal_or_begins_at_the_margin() {
     std::fs::create_dir(sealed.path().join("project")).expect("made");
     let settings = format!("agent = \"{escaped}\"\nurl = \"http://{escaped}\"\n");
     std::fs::write(sealed.path().join("project/fence.toml"), settings).expect("written");
+    sealed.first_commit();
+    let story =
+        json!({ "id": "S-1", "title": HOSTILE, "description": HOSTILE, "acceptance_criteria": [HOSTILE] });
+    let prd = json!({ "project": HOSTILE, "stories": [story] });
+    std::fs::write(sealed.path().join("prd.json"), prd.to_string()).expect("written");
+    let steps = "steps = ['implement']\nstep.implement = 'cat; exit 1'\n";
+    std::fs::write(sealed.path().join("loops.toml"), steps).expect("written");
     let lines = COMMANDS.iter().flat_map(|(_, lines)| lines.iter());
     let lines: Vec<Vec<String>> =
         lines.map(|line| line.split_whitespace().map(|word| fill(word, &used)).collect()).collect();

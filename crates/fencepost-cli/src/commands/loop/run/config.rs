@@ -125,7 +125,7 @@ impl Config {
     fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(String::new(), |span| {
-                format!("line {}: ", text[..span.start.min(text.len())].lines().count().max(1))
+                format!("line {}: ", text[..span.start.min(text.len())].matches('\n').count() + 1)
             });
             format!("{line}{}", e.message().trim())
         })?;
