@@ -468,7 +468,7 @@ on_both! {
         assert_eq!(sealed.fence(&["loop", "verdict", "pass", "--commit", "6543210"]).code, 4);
         assert_eq!(sealed.fence(&["loop", "verdict", "maybe"]).code, 1);
         let done = sealed.fence(&["done"]);
-        assert!(done.code == 4 && done.err.contains("a verdict ends it, not `done`"), "{done:?}");
+        assert!(done.code == 4 && done.err.contains("`done` is not for stories"), "{done:?}");
         sealed.ok(&["loop", "verdict", "pass", "task/l-1@1", "--commit", "0123456"]);
         sealed.ok(&["loop", "verdict", "pass", "task/l-1@1", "--commit", "0123456"]);
         assert_eq!(sealed.fence(&["loop", "verdict", "fail", "task/l-1@1", "--feedback", "no"]).code, 5);

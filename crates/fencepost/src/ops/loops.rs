@@ -205,6 +205,9 @@ pub struct StoryView {
     /// The commit that the last step recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// Why it was skipped, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The present round began after this fence: a commit with this fence or a lower one belongs to an earlier round.
     pub round_after: i64,
     /// The claim, while a chain works on it.

@@ -178,11 +178,14 @@ on_both! {
         // A step's agent may have learned to complete its task.
         let told = refused(world.done(&token).await);
         assert_eq!(told.code(), Code::NotReady);
-        assert!(told.message().contains("a story of a loop"), "{told}");
+        assert!(told.message().contains("`done` is not for stories"), "{told}");
         assert_eq!(code(fleet.call(task::Fail::new(&token, "no")).await), Code::NotReady);
         let many = fleet.call(task::DoneMany { tasks: vec![task::done_many::Completion { token: token.clone(), output: None }] }).await.unwrap();
         assert_eq!(many.results[0].error.as_ref().map(|error| error["code"].clone()), Some(json!("not_ready")));
         pass(fleet, &token).await.unwrap();
+        fleet.call(loops::Start { id: "m".into(), ..start(&[("a", &[])]) }).await.unwrap();
+        fleet.call(loops::Cancel { id: "m".into(), reason: None }).await.unwrap();
+        assert_eq!(code(fleet.call(task::Retry { task: "m-1".into(), request: None }).await), Code::NotReady);
     }
 
     async fn one_chain_has_a_story_and_others_are_told(world: World) {
@@ -289,6 +292,9 @@ on_both! {
         assert_eq!(told, [("plan", None), ("implement", Some(TWO))]);
         assert_eq!(redone.story.commit.as_deref(), Some(TWO));
         for (bad, says) in [
+            (loops::Step { cost: Some(json!({"usd": 1e308})), ..step(&token, "x", None) }, "cost"),
+            (loops::Step { cost: Some(json!({"usd": -1})), ..step(&token, "x", None) }, "cost"),
+            (loops::Step { cost: Some(json!(3)), ..step(&token, "x", None) }, "cost"),
             (step(&token, "a/b", None), "name"),
             (step(&token, "x", Some("HEAD")), "not the id of a commit"),
         ] {
@@ -345,6 +351,18 @@ on_both! {
             pass(fleet, &token).await.unwrap();
         }
         assert_eq!(shown(fleet).await.brief.status, LoopStatus::Finished);
+    }
+
+    /// Dependencies that were given up are there again.
+    async fn a_restart_waits_for_skipped_stories_again(world: World) {
+        let fleet = &world.fleet;
+        let plan = start(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
+        fleet.call(loops::Start { run_dependents: true, ..plan }).await.unwrap();
+        let (_, token) = take(fleet, "r1").await;
+        fleet.call(verdict(&token, Judgement::Skip, None)).await.unwrap();
+        assert_eq!(statuses(fleet).await, are(&[("a", Status::Skipped), ("b", Status::Open), ("c", Status::Blocked)]));
+        fleet.call(loops::Restart { id: "l".into(), ..loops::Restart::default() }).await.unwrap();
+        assert_eq!(statuses(fleet).await, are(&[("a", Status::Open), ("b", Status::Blocked), ("c", Status::Blocked)]));
     }
 
     async fn a_story_that_kills_its_chains_is_skipped(world: World) {

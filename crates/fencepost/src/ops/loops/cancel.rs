@@ -42,6 +42,7 @@ impl Op for Cancel {
         check_name("loop", &self.id)?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let mut found = Loop::locked(tx, &self.id).await?;
+        found.settle(tx).await?;
         // Repeating it changes nothing.
         if found.status != LoopStatus::Cancelled {
             found.active()?;

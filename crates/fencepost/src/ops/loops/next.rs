@@ -128,8 +128,9 @@ impl Op for Next {
         if let Some(own) = self.own(tx, &found).await? {
             return Ok(own);
         }
-        // No run is opened for nothing.
-        if !found.stories.iter().any(|row| row.status() == Status::Open) {
+        // No run is opened for nothing. A story of a loop that is over is not handed out, whatever its task is.
+        let is_open = |row: &row::Entry| row.status() == Status::Open;
+        if found.status != LoopStatus::Active || !found.stories.iter().any(is_open) {
             return Ok(self.nothing(tx, &found));
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), Some(self.ttl_ms.unwrap_or(TTL)))?;

@@ -1,7 +1,7 @@
-use super::{LoopStatus, Status, cancel::Changed, plan::check_name, row::Loop};
+use super::{LoopStatus, Story, cancel::Changed, plan::check_name, row::Loop};
 use crate::{
     caller::Access,
-    db::{Batch, Stmt, Tx, key_set},
+    db::{Batch, Stmt, Tx, key_set, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -74,8 +74,7 @@ impl Op for Restart {
             again.push(n);
         }
         if again.is_empty() {
-            let message =
-                format!("every story of loop `{}` has passed: there is nothing to run again", self.id);
+            let message = format!("no story of loop `{}` is left to be run again", self.id);
             return Err(
                 Error::new(Code::AlreadyFinished, message).hint("start another loop under an id of its own")
             );
@@ -104,12 +103,37 @@ impl Op for Restart {
         let event = found.event("loop.restarted", from).details(details).because(self.reason.as_deref());
         batch.add(event.insert(tx));
         tx.send(batch).await?;
-        debug_assert!(
-            again
-                .iter()
-                .all(|n| !found.stories[*n].status().is_ended()
-                    || found.stories[*n].status() == Status::Passed)
-        );
+        if found.plan.run_dependents {
+            wait_again(tx, &self.id, &found.plan.stories).await?;
+            found = Loop::find(tx, &self.id).await?.ok_or_else(|| super::not_found(&self.id))?;
+        }
         Ok(Changed { brief: found.brief(tx.now), stories: found.views(tx.now) })
     }
+}
+
+/// Stories wait again for those that were skipped, and that they no longer waited for.
+async fn wait_again(tx: &mut Tx<'_>, id: &str, stories: &[Story]) -> Result<()> {
+    let waits = |story: &Story| {
+        story.after.iter().map(|on| json!({ "story": story.id, "on": on })).collect::<Vec<_>>()
+    };
+    let edges = set(stories.iter().flat_map(waits).collect::<Vec<_>>())?;
+    let insert = Stmt::write(
+        "insert into edge(task, depends_on)
+         select waiting.task, other.task from json_each(?2) as item
+         join story as waiting on waiting.loop = ?1 and waiting.id = item.value ->> 'story'
+         join story as other on other.loop = ?1 and other.id = item.value ->> 'on'
+         join task on task.seq = waiting.task
+         where other.task is not null and task.finished_at is null
+         on conflict do nothing",
+        params![id, edges],
+    );
+    let count = Stmt::write(
+        "update task set waiting_on = (
+           select count(*) from edge join task as other on other.seq = edge.depends_on
+           where edge.task = task.seq and other.status <> 'completed')
+         where finished_at is null and seq in (select task from story where loop = ?1)",
+        params![id],
+    );
+    tx.send(Batch::from([insert, count])).await?;
+    Ok(())
 }

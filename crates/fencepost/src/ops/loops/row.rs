@@ -12,7 +12,7 @@ use crate::{
     ids::TaskId,
     lease::{Under, overdue::Overdue},
     log::Event,
-    ops::task::{self, Lock, Phase, Record, columns, done, load_set, save_set},
+    ops::task::{self, Lock, Phase, Record, columns, depend::lock_edges, done, load_set, save_set},
     params,
     topic::Topic,
 };
@@ -31,13 +31,14 @@ pub(crate) fn is_story(task: &Record) -> bool {
     task.assignee.as_ref().is_some_and(|assignee| assignee.starts_with(ASSIGNEE))
 }
 
-/// Refuses a verb that would end a story without a verdict.
+/// Refuses a verb that would change a story behind the back of its loop.
 pub(crate) fn refuse_story(task: &Record, verb: &str) -> Result<()> {
     if !is_story(task) {
         return Ok(());
     }
-    let message = format!("task `{}` is a story of a loop: a verdict ends it, not `{verb}`", task.id);
-    Err(Error::new(Code::NotReady, message).hint("fence loop verdict pass, fail or skip"))
+    let message = format!("task `{}` is a story of a loop: `{verb}` is not for stories", task.id);
+    Err(Error::new(Code::NotReady, message)
+        .hint("fence loop verdict ends a story; fence loop restart runs stories again"))
 }
 
 #[derive(Debug)]
@@ -109,6 +110,7 @@ impl Entry {
 
     pub fn view(&self, now: Time) -> StoryView {
         let status = self.status();
+        let is_skipped = status.is_ended() && status != Status::Passed;
         let task = self.task.clone().map(|task| task.view(now));
         StoryView {
             id: self.story.id.clone(),
@@ -120,11 +122,12 @@ impl Entry {
                 .map_or(self.story.priority.unwrap_or(task::PRIORITY), |task| task.priority),
             after: self.story.after.clone(),
             status,
-            skipped_by: self.skipped_by.filter(|_| status.is_ended() && status != Status::Passed),
+            skipped_by: self.skipped_by.filter(|_| is_skipped),
             retries: self.retries,
             attempts: self.claims,
             feedback: self.feedback.clone(),
             commit: self.commit.clone(),
+            reason: task.as_ref().and_then(|task| task.failure_reason.clone()).filter(|_| is_skipped),
             round_after: self.round_after,
             claim: task.as_ref().and_then(|task| task.claim.clone()),
             task: task.map(|task| task.id),
@@ -154,14 +157,14 @@ impl Entry {
 }
 
 impl Loop {
-    /// Locks the loop's row, if the loop exists. It comes before runs and tasks in the order of locks.
-    pub fn lock(id: &str) -> Stmt {
-        Stmt::lock("select 1 from loop where id = ?1 for update", params![id])
-    }
-
-    /// Locks the loop and reads it.
+    /// Locks the loop and reads it. A loop whose dependents run may change dependencies: their lock comes first.
     pub async fn locked(tx: &mut Tx<'_>, id: &str) -> Result<Self> {
-        tx.one(Self::lock(id)).await?;
+        let rows = tx.query("select plan from loop where id = ?1", params![id]).await?;
+        let plan: Option<Plan> = rows.first().map_or(Ok(None), |row| json_of(row, "plan"))?;
+        if plan.ok_or_else(|| not_found(id))?.run_dependents {
+            tx.one(lock_edges()).await?;
+        }
+        tx.one(Stmt::lock("select 1 from loop where id = ?1 for update", params![id])).await?;
         Self::find(tx, id).await?.ok_or_else(|| not_found(id))
     }
 

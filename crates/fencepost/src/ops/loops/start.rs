@@ -116,8 +116,7 @@ impl Start {
 /// A loop that was started before.
 async fn again(tx: &mut Tx<'_>, id: &str, plan: &Plan) -> Result<Started> {
     let overdue = crate::ops::task::overdue(tx, Some(id)).await?;
-    let found = Loop::find(tx, id).await?.ok_or_else(|| super::not_found(id))?;
-    found.active()?;
+    let found = Loop::find(tx, id).await?.ok_or_else(|| super::not_found(id))?.now(&overdue, tx.now);
     let differences = found.plan.differences(plan);
     if !differences.is_empty() {
         const SHOWN: usize = 5;
@@ -131,7 +130,7 @@ async fn again(tx: &mut Tx<'_>, id: &str, plan: &Plan) -> Result<Started> {
             .with("differences", &differences)
             .hint("start it under another id, or cancel this one: fence loop cancel"));
     }
-    let found = found.now(&overdue, tx.now);
+    found.active()?;
     Ok(Started { started: false, brief: found.brief(tx.now), stories: found.views(tx.now) })
 }
 

@@ -77,6 +77,7 @@ impl Op for Step {
         let (data, cost) = (text(&self.data), text(&self.cost));
         check::optional_json("data", data.as_deref(), BODY_MAX)?;
         check::optional_json("cost", cost.as_deref(), TEXT_MAX)?;
+        check_cost(self.cost.as_ref())?;
         let mut found = Loop::locked(tx, &id.board).await?;
         let task = held(load_locked(tx, &id).await?, &token, tx)?;
         let n = found.story_of(&id)?;
@@ -154,4 +155,16 @@ impl Op for Step {
 fn is_same(stored: &StepView, new: &StepView) -> bool {
     (&stored.commit, &stored.data, &stored.learned, &stored.cost)
         == (&new.commit, &new.data, &new.learned, &new.cost)
+}
+
+/// The highest number of a cost: a loop adds them up, and the sum must stay a number.
+const COST_MAX: f64 = 1e12;
+
+fn check_cost(cost: Option<&Value>) -> Result<()> {
+    let is_number = |value: &Value| value.as_f64().is_some_and(|number| (0.0..=COST_MAX).contains(&number));
+    match cost {
+        None => Ok(()),
+        Some(Value::Object(costs)) if costs.values().all(is_number) => Ok(()),
+        Some(_) => Err(Error::invalid("cost", format!("is not an object with numbers from 0 to {COST_MAX}"))),
+    }
 }

@@ -74,11 +74,16 @@ impl Op for Depend {
     }
 }
 
+/// The lock that all changes of edges take. It is the first one in the order of locks.
+pub(crate) fn lock_edges() -> Stmt {
+    Stmt::lock("select 1 from gate where name = 'edges' for update", params![])
+}
+
 /// Loads both ends of an edge, under the lock that all changes of edges take. The dependency is locked
 /// before its dependent.
 pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Record, Record)> {
     let (id, other) = (TaskId::check("task", task)?, TaskId::check("after", after)?);
-    tx.query("select name from gate where name = 'edges' /*pg for update*/", params![]).await?;
+    tx.one(lock_edges()).await?;
     let mut others = load_set(tx, [&other].into_iter(), Lock::ToDependOn).await?;
     let task = super::load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
     let other = others.remove(&other).ok_or_else(|| not_found(&other))?;

@@ -9,6 +9,7 @@ use crate::{
     error::{Code, Error, Result},
     ids::TaskId,
     limits::check,
+    ops::loops::refuse_story,
     params,
 };
 use schemars::JsonSchema;
@@ -52,6 +53,7 @@ impl Op for Retry {
 }
 
 fn retry(task: &mut Record) -> Result<()> {
+    refuse_story(task, "retry")?;
     if !matches!(task.phase, Phase::Failed(_) | Phase::Cancelled(_)) {
         let message = format!(
             "task `{}` is {}: only failed and cancelled tasks are retried",
