@@ -15,7 +15,9 @@ use fencepost::{Clock, Error, Millis, Result, Time};
 pub use log::{LogReader, LogWriter};
 use serde::{Deserialize, Serialize};
 use std::{
-    io::{self, Read},
+    fs::File,
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
     path::PathBuf,
     time::UNIX_EPOCH,
 };
@@ -211,6 +213,16 @@ impl RunFiles {
 
     pub fn write(&self, name: &str, text: &str) -> Result<()> {
         write_whole(&self.path(name), text)
+    }
+
+    /// Writes a file that need not be text, and returns its path.
+    pub fn write_bytes(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.path(name);
+        let failed =
+            |e: io::Error| Error::unavailable(format!("`{}` cannot be written: {e}", path.display()));
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(bytes)).map_err(failed)?;
+        Ok(path)
     }
 
     pub fn state(&self) -> Option<State> {

@@ -3,10 +3,15 @@
 //! Of two attempts only the later one has the branch. The tree of the earlier one is detached from it, so a commit that the earlier
 //! attempt makes late is on no branch. (A process that was stopped between a check of its claim and its commit would make one.)
 
-use super::{Attempt, BRANCHES, Created, Finished, Opened, Repository, Tree, name_of};
+use super::{Attempt, BRANCHES, Created, Finished, Opened, Repository, Tree, name_of, tree::START};
 use crate::names::digest;
 use fencepost::{Code, Error, Result};
-use std::{ffi::OsStr, path::Path};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 /// A commit on a branch: its id and its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +33,7 @@ impl Repository {
     }
 
     /// A branch `loop` would be in the way of `loop/auth/main`: both are paths.
-    async fn refuse_branch_above(&self, branch: &str) -> Result<()> {
+    pub async fn refuse_branch_above(&self, branch: &str) -> Result<()> {
         for (at, _) in branch.match_indices('/') {
             let above = &branch[..at];
             if self.branch_exists(above).await? {
@@ -58,6 +63,15 @@ impl Repository {
         let Some(id) = self.tip(branch).await? else { return Ok(None) };
         let message = self.git.text(["log", "-1", "--format=%B", &id]).await?;
         Ok(Some(Commit { id, message }))
+    }
+
+    /// Does a branch contain all these commits?
+    pub async fn contains_all(&self, branch: &str, commits: &[String]) -> Result<bool> {
+        let branch = format!("^refs/heads/{branch}");
+        let words = ["rev-list", "--max-count=1"].into_iter().map(str::to_owned);
+        let missing =
+            self.git.output(words.chain(commits.iter().cloned()).chain([branch, "--".into()])).await?;
+        Ok(missing.is_success() && missing.stdout().is_empty())
     }
 
     /// The newest commit that both contain.
@@ -93,7 +107,8 @@ impl Repository {
         start: &str,
     ) -> Result<(Tree, Option<String>)> {
         self.refuse_branch_above(branch).await?;
-        self.detach_trees(branch).await?;
+        let start = &self.required_commit(start).await?;
+        self.detach_trees(branch, start).await?;
         let mut name = name_of(&attempt.id, attempt.fence);
         if self.trees.join(&name).exists() {
             // The same claim, in another process: the first one died.
@@ -115,25 +130,44 @@ impl Repository {
         }
     }
 
-    /// Detaches the trees that have this branch checked out from it.
-    async fn detach_trees(&self, branch: &str) -> Result<()> {
+    /// Detaches the trees that have this branch checked out from it. Such a tree may be broken, so git runs in its entry in the
+    /// repository and not in its directory. A tree that a person made is left alone.
+    async fn detach_trees(&self, branch: &str, start: &str) -> Result<()> {
         let others = self.listed().await?.into_iter().filter(|tree| tree.branch.as_deref() == Some(branch));
         for other in others.collect::<Vec<_>>() {
-            if !other.path.starts_with(&self.trees) {
+            let ours = match self.entry(&other.path).await? {
+                Some(entry) => Some(self.git.clone().with_variable("GIT_DIR", entry)),
+                None => None,
+            };
+            let is_ours = match &ours {
+                Some(git) => git.ask(["rev-parse", "--quiet", "--verify", START]).await?.is_some(),
+                None => false,
+            };
+            let Some(git) = ours.filter(|_| is_ours || other.path.starts_with(&self.trees)) else {
                 let message = format!("the branch `{branch}` is checked out in `{}`", other.path.display());
                 return Err(Error::new(Code::Invalid, message).hint("switch to another branch there"));
-            }
-            if !other.path.exists() {
-                self.discard(&other.path).await?;
-                continue;
-            }
-            let git = self.git_in(&other.path);
-            let head = git.text(["rev-parse", "--verify", "HEAD"]).await?;
-            git.text(["update-ref", "--no-deref", "-m", "another attempt has the branch", "HEAD", &head])
+            };
+            // Somebody may have deleted the branch.
+            let head = git.ask(["rev-parse", "--quiet", "--verify", "HEAD"]).await?;
+            let head = head.as_deref().unwrap_or(start);
+            git.text(["update-ref", "--no-deref", "-m", "another attempt has the branch", "HEAD", head])
                 .await?;
-            self.remove_unused(&other.path).await?;
+            if other.path.starts_with(&self.trees) && other.path.exists() {
+                self.remove_unused(&other.path).await?;
+            }
         }
         Ok(())
+    }
+
+    /// The directory of a tree's entry in the repository.
+    async fn entry(&self, tree: &Path) -> Result<Option<PathBuf>> {
+        let common = self.git.path(["rev-parse", "--path-format=absolute", "--git-common-dir"]).await?;
+        let entries = fs::read_dir(common.join("worktrees")).into_iter().flatten().flatten();
+        let is_it = |entry: &PathBuf| {
+            let named = fs::read(entry.join("gitdir")).unwrap_or_default();
+            Path::new(OsStr::from_bytes(named.trim_ascii_end())).parent() == Some(tree)
+        };
+        Ok(entries.map(|entry| entry.path()).find(is_it))
     }
 
     /// Removes a tree that nobody works in, and that holds no work.
@@ -144,6 +178,12 @@ impl Repository {
             }
         }
         Ok(())
+    }
+
+    /// Is this the name of a remote, or else a path or an address?
+    pub async fn has_remote(&self, remote: &str) -> Result<bool> {
+        let names = self.git.text(["remote"]).await?;
+        Ok(remote.contains(['/', ':']) || names.lines().any(|name| name == remote))
     }
 
     /// Pushes a branch.

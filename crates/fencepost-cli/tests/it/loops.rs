@@ -17,9 +17,11 @@ const WAITS: &str = r#"echo $$ > "$OUT/begun.new"; mv "$OUT/begun.new" "$OUT/beg
 fn config(sealed: &Sealed, name: &str, top: &str, steps: &[(&str, &str)]) {
     let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
     let out = sealed.path().display();
-    let lines: String =
-        steps.iter().map(|(name, run)| format!("[step.{name}]\nrun = '''OUT={out}; {run}'''\n")).collect();
-    let text = format!("steps = {names:?}\ngrace = \"200ms\"\n{top}\n{lines}");
+    let lines: String = steps
+        .iter()
+        .map(|(name, run)| format!("[step.{name}]\nrun = '''OUT={out}; {run}'''\njson = false\n"))
+        .collect();
+    let text = format!("steps = {names:?}\n{top}\n{lines}");
     fs::write(sealed.path().join(name), text).expect("written");
 }
 
@@ -135,7 +137,9 @@ on_both! {
         assert_eq!(git(&sealed, "status --porcelain --untracked-files=no"), "");
         // The loop is over for good.
         let again = run(&sealed, &words);
-        assert_eq!(again.code, 5, "{again:?}");
+        assert!(again.code == 0 && told(&again).contains(&"- plan finished".to_owned()), "{again:?}");
+        let other = sealed.fence(&["loop", "start", "l", "--prd", "prd.json"]);
+        assert_eq!(other.code, 5, "{other:?}");
         assert_eq!(run(&sealed, &["--config", "l.toml"]).code, 0);
     }
 
@@ -223,11 +227,84 @@ on_both! {
         assert!(told(&second).contains(&"a implement adopted".to_owned()), "{second:?}");
         assert_eq!(appended(&sealed, "ran"), ["a", "judged"]);
         assert_eq!(git(&sealed, "rev-parse loop/l/a"), commit);
-        assert_eq!(git(&sealed, "log --format=%s loop/l/main --no-merges"), "a: story a (implement)\nfirst");
+        assert_eq!(git(&sealed, "log --topo-order --format=%s loop/l/main --no-merges"), "a: story a (implement)\nfirst");
         let message = git(&sealed, "log -1 --format=%B loop/l/a");
         assert!(message.contains("Fence-Step: implement\nFence: task/l-1@1 "), "{message}");
         let merge = git(&sealed, "log -1 --format=%B loop/l/main");
         assert!(merge.contains("Fence: task/l-1@2 "), "{merge}");
+    }
+
+    /// The story is merged, and its verdict is not given: it has passed, and nothing is done again.
+    fn a_chain_killed_between_merge_and_verdict_is_resumed_at_the_verdict(sealed: Sealed) {
+        begin(&sealed, &[("a", &[]), ("b", &["a"])]);
+        config(&sealed, "l.toml", "", &[("implement", IMPLEMENT), ("judge", "echo judged >> $OUT/ran")]);
+        sealed.script(".git/hooks/reference-transaction", &format!(
+            "[ $1 = committed ] || exit 0; cd {}; while read -r old new name; do [ $name != refs/heads/loop/l/main ] || [ ! -e block ] || \
+             {{ rm block; touch merged; until [ -e go ]; do sleep 0.02; done; }}; done", sealed.path().display()));
+        start(&sealed, &[]);
+        git(&sealed, "branch loop/l/main");
+        fs::write(sealed.path().join("block"), "").expect("written");
+        let first = chain(&sealed, &["--config", "l.toml"]);
+        until("the story is merged", || sealed.path().join("merged").exists());
+        first.send(Signal::KILL);
+        assert_eq!(first.end().code, -1);
+        let second = run(&sealed, &["--config", "l.toml"]);
+        go(&sealed);
+        succeeded(&second);
+        assert!(told(&second).contains(&"a merge merged before".to_owned()), "{second:?}");
+        assert_eq!(appended(&sealed, "ran"), ["a", "judged", "b", "judged"]);
+        assert_eq!(statuses(&sealed), are(&[("a", "passed"), ("b", "passed")]));
+        assert_eq!(git(&sealed, "log --merges --format=%s loop/l/main").lines().count(), 2);
+    }
+
+    /// Two chains have two runs, however long the name of the loop is. Another repository does not have the work of the first one.
+    fn each_chain_has_a_run_of_its_own_and_all_share_a_repository(sealed: Sealed) {
+        begin(&sealed, &[("a", &[]), ("b", &["a"])]);
+        config(&sealed, "l.toml", "", &[("implement", IMPLEMENT)]);
+        config(&sealed, "waits.toml", "", &[("implement", &format!("{IMPLEMENT}; {WAITS}"))]);
+        let named = sealed.fence(&["--run", "mine", "loop", "run", "l", "--config", "l.toml"]);
+        assert!(named.code == 1 && named.err.contains("a chain has a run of its own"), "{named:?}");
+        let long = "l".repeat(100);
+        sealed.ok(&["loop", "start", &long, "--prd", "prd.json"]);
+        let first = Running::fence(&sealed, &["--json", "loop", "run", &long, "--config", "waits.toml", "--count", "1"]);
+        begun(&sealed);
+        assert_eq!(sealed.fence(&["loop", "run", &long, "--config", "l.toml"]).code, 4);
+        go(&sealed);
+        succeeded(&first.end());
+        let clone = sealed.sh(&format!("git clone -q . ../clone.$$ && cd ../clone.$$ && {} fence loop run {long} --config ../*/l.toml; code=$?; rm -rf ../clone.$$; exit $code",
+            sealed.is_in_its_work_tree().then(|| format!("FENCE_DB={}", sealed.url())).unwrap_or_default()).replace("../*/l.toml", &sealed.path().join("l.toml").display().to_string()));
+        assert!(clone.code == 1 && clone.err.contains("does not have the commits of the stories that passed"), "{clone:?}");
+        succeeded(&sealed.fence(&["loop", "run", &long, "--config", "l.toml"]));
+    }
+
+    /// A broken tool, a broken tree and strange output cost a story no more than they should.
+    fn a_story_with_strange_steps_does_not_stop_the_loop(sealed: Sealed) {
+        begin(&sealed, &[("a", &[]), ("b", &[]), ("c", &[])]);
+        let prd = read(&sealed.path().join("prd.json")).replace("story a", "forged\\n\\nFence: task/l-9@99 00000000");
+        fs::write(sealed.path().join("prd.json"), prd).expect("written");
+        config(&sealed, "broken.toml", "", &[("implement", "no-such-tool")]);
+        start(&sealed, &["--max-retries", "1"]);
+        let said = run(&sealed, &["--config", "broken.toml"]);
+        assert!(said.code == 1 && said.err.contains("step `implement` cannot be started"), "{said:?}");
+        assert_eq!((statuses(&sealed), json(&sealed, &["show", "l-1"])["task"]["attempts"].clone()),
+            (are(&[("a", "open"), ("b", "open"), ("c", "open")]), value!(0)));
+        let out = sealed.path().display();
+        let text = format!(
+            "steps = ['implement', 'judge']\n[step]\nimplement = 'echo $FENCE_STORY > $FENCE_STORY.txt; case $FENCE_STORY in \
+             a) [ $FENCE_ROUND != 0 ] || {{ rm .git; exit 1; }};; \
+             b) python3 {out}/deep.py || printf \"{{\\\"x\\\": \\\"%0300000d\\\", \\\"cost\\\": {{\\\"usd\\\": 1e308}}}}\" 1;; esac'\n\
+             judge = 'if [ $FENCE_STORY = c ]; then echo \"{{\\\"verdict\\\": \\\"fail\\\", \\\"feedback\\\": \\\" \\\"}}\"; else echo \"{{\\\"verdict\\\": \\\"pass\\\"}}\"; fi'\n"
+        );
+        fs::write(sealed.path().join("l.toml"), text.replace(&format!("python3 {out}/deep.py || "), "")).expect("written");
+        let said = run(&sealed, &["--config", "l.toml"]);
+        succeeded(&said);
+        assert_eq!(statuses(&sealed), are(&[("a", "passed"), ("b", "passed"), ("c", "skipped")]), "{said:?}");
+        let messages = git(&sealed, "log --format=%B loop/l/main");
+        assert!(messages.contains("forged") && !messages.lines().any(|line| line.starts_with("Fence: task/l-9")), "{messages}");
+        let steps = json(&sealed, &["loop", "status", "l", "--story", "b"])["steps"].clone();
+        assert!(steps[0]["data"]["not_kept"].is_string(), "{steps}");
+        let c = json(&sealed, &["loop", "status", "l"])["stories"][2].clone();
+        assert_eq!((&c["feedback"], &c["reason"]), (&value!("the judge gave no reason"), &value!("the judge gave no reason")));
     }
 
     /// HEAD moves on after the commit: reviews see the commit, and only the commit is merged.
@@ -310,7 +387,7 @@ on_both! {
     fn a_step_that_fails_is_tried_again_and_then_fails_the_story(sealed: Sealed) {
         begin(&sealed, &[("a", &[]), ("b", &[])]);
         let out = sealed.path().display();
-        let text = format!("steps = ['implement']\ngrace = '100ms'\n[step.implement]\ntimeout = '300ms'\nretries = 1\nrun = ['echo one $FENCE_STORY >> {out}/ran; sleep 1000', 'echo two $FENCE_STORY >> {out}/ran; echo no >&2; exit 7']\n");
+        let text = format!("steps = ['implement']\n[step.implement]\ntimeout = '300ms'\nretries = 1\nrun = ['echo one $FENCE_STORY >> {out}/ran; sleep 1000', 'echo two $FENCE_STORY >> {out}/ran; echo no >&2; exit 7']\n");
         fs::write(sealed.path().join("l.toml"), text).expect("written");
         start(&sealed, &["--max-retries", "0"]);
         let said = run(&sealed, &["--config", "l.toml", "--count", "1"]);

@@ -52,7 +52,7 @@ impl Next {
         let quiet = self.quiet && !context.json();
         match (&reply.claim, quiet) {
             (Some(claim), true) => streams::print(&claim.token)?,
-            (None, true) => {}
+            (None, _) if !context.json() => {}
             _ => {
                 context.print(&reply, |reply| match (&reply.claim, &reply.story) {
                     (Some(claim), Some(story)) => {

@@ -105,6 +105,10 @@ impl Run {
             return Ok(ExitCode::SUCCESS);
         }
         let id = self.id.clone().unwrap_or_default();
+        if context.named_run().is_some() {
+            // Two chains of one run would have the same story.
+            return Err(Error::new(Code::Invalid, "a chain has a run of its own: leave out --run"));
+        }
         let here = std::env::current_dir().unwrap_or_default();
         let repository = Repository::find(&here, self.trees.clone()).await?;
         let config = Config::load(self.config.as_deref(), repository.directory())?;
@@ -116,15 +120,18 @@ impl Run {
         // Everything that can be wrong with the repository is found before anything is started.
         branch::check(&repository, &config, &id).await?;
         match self.plan.start(id.clone())? {
-            Some(start) => {
-                let started = context.call(start).await?;
-                report.started(started.started);
-            }
+            Some(start) => match context.call(start).await {
+                Ok(started) => report.started(started.started),
+                // The same plan, and every story has ended. A chain may have died before it did what the config says at the end.
+                Err(error) if error.code() == Code::AlreadyFinished => {}
+                Err(error) => return Err(error),
+            },
             None => drop(context.call(loops::Show { id: Some(id.clone()), story: None }).await?),
         }
-        branch::begin(&repository, &config, &id).await?;
-        let run =
-            context.named_run().unwrap_or_else(|| unique(&format!("loop-{id}-")).chars().take(60).collect());
+        for problem in repository.sweep().await? {
+            context.warn(&problem);
+        }
+        let run = unique(&format!("loop-{}-", id.get(..40).unwrap_or(&id)));
         let files = RunFiles::create(&run)?;
         let fleet = without_password(&location.absolute_url());
         let mut state =
@@ -142,6 +149,8 @@ impl Run {
             run,
             id,
         };
+        chain.require_passed().await?;
+        branch::begin(&chain.repository, &chain.config, &chain.id).await?;
         chain.end_left_behind(&fleet).await?;
         let ended = tokio::select! {
             ended = chain.work(self.wait, self.count) => ended,
@@ -171,6 +180,7 @@ impl Chain<'_> {
                 next = self.next(wait) => next?,
                 () = self.service.stop.draining() => continue,
             };
+            self.require_passed().await?;
             if let Some(reason) = next.reason {
                 let message = next.message.clone().unwrap_or_default();
                 self.report.nothing(reason, &message);
@@ -190,11 +200,30 @@ impl Chain<'_> {
                     return Ok(ExitCode::from(code.exit_code()));
                 }
                 Err(error) => {
+                    // A problem of this machine costs no attempt. Any other one does, so that a story that cannot be done is skipped.
+                    if !matches!(error.code(), Code::Unavailable | Code::Internal) {
+                        self.end_run("its chain could not go on").await;
+                    }
                     self.give_back().await;
                     return Err(error);
                 }
             }
         }
+    }
+
+    /// Refuses a repository without the work of the stories that have passed: another clone, or one whose branch is gone.
+    async fn require_passed(&self) -> Result<()> {
+        let shown = loops::Show { id: Some(self.id.clone()), story: None };
+        let shown = self.service.call_until_answered(shown).await?;
+        let passed = shown.stories.into_iter().filter(|story| story.status == loops::Status::Passed);
+        let commits: Vec<String> = passed.filter_map(|story| story.commit).collect();
+        let main = branch::main(&self.id);
+        if commits.is_empty() || self.repository.contains_all(&main, &commits).await? {
+            return Ok(());
+        }
+        let message =
+            format!("`{main}` does not have the commits of the stories that passed in this repository");
+        Err(Error::new(Code::Invalid, message).hint("run the chain in the repository of the other chains"))
     }
 
     /// The plan step: claims the next story.
@@ -232,8 +261,11 @@ impl Chain<'_> {
             let release = claim::Release { note: None, ..claim::Release::new(&claim.token) };
             let _ = self.service.connection.call(release).await;
         }
-        let end =
-            run::End { run: self.run.clone(), reason: Some("its chain ended".into()), ..run::End::default() };
+        self.end_run("its chain ended").await;
+    }
+
+    async fn end_run(&self, reason: &str) {
+        let end = run::End { run: self.run.clone(), reason: Some(reason.into()), ..run::End::default() };
         let _ = self.service.connection.call(end).await;
     }
 

@@ -9,7 +9,7 @@ use super::{
     resume::{self, Begin, Known},
 };
 use crate::{
-    output::text::fit,
+    output::text::{fit, line},
     supervise::{self, LeaseRenewer},
     trailer::Trailer,
     worktree::{self, Finished as Left, Repository, Tree},
@@ -70,6 +70,12 @@ impl From<Error> for Halt {
             false => Halt::Failed(error),
         }
     }
+}
+
+/// Where a step runs: in the story's tree, or in one that is exactly at the commit.
+pub enum On<'a, 't> {
+    Story(&'a Tree),
+    Commit(&'a Evidence, &'a mut Looking<'t>),
 }
 
 /// The verdict that the steps lead to.
@@ -154,7 +160,7 @@ impl<'c> Attempt<'c> {
     /// branch.
     async fn place(&mut self) -> Result<Tree, Halt> {
         let (id, story) = (self.chain.id.clone(), self.story.id.clone());
-        let begin = self.renewer.while_held(self.where_to_begin()).await??;
+        let begin = self.held(self.where_to_begin()).await??;
         let (start, adopted) = match begin {
             Begin::At(commit) => (commit, None),
             Begin::Adopt { commit, step } => (commit, Some(step)),
@@ -162,7 +168,7 @@ impl<'c> Attempt<'c> {
         let attempt = worktree::Attempt { id: self.token.resource.id().to_owned(), fence: self.token.fence };
         let name = branch::of_story(&id, &story);
         let making = self.repository.create_on(&attempt, &name, &start);
-        let (tree, aside) = self.renewer.while_held(making).await??;
+        let (tree, aside) = self.held(making).await??;
         if let Some(aside) = aside {
             let message = format!("unfinished commits are kept on {aside}");
             self.chain.report.story(&story, "branch", "reset", json!({ "message": message }));
@@ -216,7 +222,7 @@ impl<'c> Attempt<'c> {
     /// Copies files into a tree, and runs its setup.
     pub async fn prepare(&self, tree: &Tree) -> Result<(), Halt> {
         let config = &self.chain.config;
-        self.renewer.while_held(tree.copy(&config.copy)).await??;
+        self.held(tree.copy(&config.copy)).await??;
         let Some(setup) = &config.setup else { return Ok(()) };
         self.guard("setup").await?;
         let command = self.command(setup, tree, "setup")?;
@@ -250,6 +256,12 @@ impl<'c> Attempt<'c> {
                 return Ok(failed);
             }
         }
+        if self.is_merged().await? {
+            // A chain died between the merge and the verdict: the commit was judged before.
+            let more = json!({ "commit": self.story.commit });
+            self.chain.report.story(&self.story.id, "merge", "merged before", more);
+            return Ok(Decision { verdict: Judgement::Pass, feedback: None });
+        }
         let evidence = match self.evidence().await? {
             Ok(evidence) => evidence,
             Err(nothing) => return Ok(nothing),
@@ -262,6 +274,28 @@ impl<'c> Attempt<'c> {
         decided
     }
 
+    /// Does something that is no command, while the claim is renewed. A second signal gives it up.
+    pub async fn held<T>(&self, work: impl Future<Output = T>) -> Result<T, Halt> {
+        tokio::select! {
+            done = self.renewer.while_held(work) => match done {
+                Ok(done) => Ok(done),
+                // The guard says more about a claim that is over.
+                Err(error) => {
+                    self.guard("claim").await?;
+                    Err(error.into())
+                }
+            },
+            () = self.chain.service.stop.ending() => Err(Halt::Stopped),
+        }
+    }
+
+    /// Is the recorded commit in the loop's branch? Only the merge of a story that passed brings it there.
+    async fn is_merged(&self) -> Result<bool> {
+        let commits: Vec<String> = self.story.commit.clone().into_iter().collect();
+        let has_own = !commits.is_empty() && self.steps.iter().any(|step| step.commit == self.story.commit);
+        Ok(has_own && self.repository.contains_all(&branch::main(&self.chain.id), &commits).await?)
+    }
+
     /// A chain that is told to end does so between two steps.
     pub fn go_on(&self) -> Result<(), Halt> {
         if self.chain.service.stop.is_draining() { Err(Halt::Stopped) } else { Ok(()) }
@@ -270,7 +304,7 @@ impl<'c> Attempt<'c> {
     /// A step that changes files: runs it, and commits. Returns the failing verdict if it does not succeed.
     async fn work_step(&mut self, step: &Step, tree: &Tree) -> Result<Option<Decision>, Halt> {
         let start = tree.head().await?;
-        let (finished, printed) = match self.tries(step, tree, None).await? {
+        let (finished, printed) = match self.tries(step, On::Story(tree)).await? {
             Ok(done) => done,
             Err(decision) => return Ok(Some(decision)),
         };
@@ -278,7 +312,7 @@ impl<'c> Attempt<'c> {
         let message = self.message(step)?;
         let author = self.chain.author();
         let committing = tree.commit_step(&start, &message, &author);
-        let commit = match self.renewer.while_held(committing).await? {
+        let commit = match self.held(committing).await? {
             Ok(commit) => commit,
             Err(error) => {
                 // A hook of the repository refused it, perhaps because the claim is lost.
@@ -299,7 +333,8 @@ impl<'c> Attempt<'c> {
 
     /// The message of a commit, with the trailers by which it is found again and fenced.
     fn message(&self, step: &Step) -> Result<String> {
-        let (id, title, trailer) = (&self.story.id, &self.story.title, self.trailer()?);
+        // A title may have several lines, and one of them could be a trailer.
+        let (id, title, trailer) = (&self.story.id, line(&self.story.title), self.trailer()?);
         Ok(format!("{id}: {title} ({})\n\n{}: {}\n{trailer}\n", step.name, resume::STEP, step.name))
     }
 
@@ -312,17 +347,24 @@ impl<'c> Attempt<'c> {
     pub async fn tries(
         &self,
         step: &Step,
-        place: &Tree,
-        evidence: Option<&Evidence>,
+        mut on: On<'_, '_>,
     ) -> Result<Result<(Finished, Printed), Decision>, Halt> {
         let mut last = Decision::fail("");
         for attempt in 0..=step.retries as usize {
+            let (place, evidence) = match &mut on {
+                On::Story(tree) => ((*tree).clone(), None),
+                // The try before may have changed something.
+                On::Commit(evidence, looking) => (self.at(evidence, looking).await?, Some(*evidence)),
+            };
             self.guard(&step.name).await?;
             let tool = step.tool(usize::try_from(self.story.retries).unwrap_or(0) + attempt);
-            let (command, input) = self.step_command(step, tool, place, evidence).await?;
+            let (command, input) = self.step_command(step, tool, &place, evidence).await?;
             let finished = self.execute(self.renewer.clone(), command, input, step.timeout).await?;
             let what = format!("step `{}`", step.name);
-            let printed = read(&finished.stdout, step.json);
+            if let Some(why) = finished.not_the_storys() {
+                return Err(Error::unavailable(format!("{what} {why}: {}", finished.last_line())).into());
+            }
+            let printed = read(&finished.stdout, step.json, step.kind == Kind::Judge);
             last = match (finished.is_success(), printed) {
                 (true, Ok(printed)) => return Ok(Ok((finished, printed))),
                 (true, Err(problem)) => Decision::fail(format!("{what} {problem}")),
@@ -347,8 +389,7 @@ impl<'c> Attempt<'c> {
         let mut diff = None;
         if let Some(evidence) = evidence {
             let text = self.repository.diff(&evidence.base, &evidence.commit).await?;
-            files.write("given/commit.diff", &String::from_utf8_lossy(&text))?;
-            diff = Some(files.path("given/commit.diff"));
+            diff = Some(files.write_bytes("given/commit.diff", &text)?);
         }
         let checks = self.steps.iter().find(|step| step.name == CHECKS).and_then(|step| step.data.clone());
         let context = json!({
@@ -393,7 +434,15 @@ impl<'c> Attempt<'c> {
             cost: printed.cost,
             redo: false,
         };
-        let recorded = self.chain.service.call_until_answered(step).await?;
+        let recorded = match self.chain.service.call_until_answered(step.clone()).await {
+            // A step may print more, or a stranger cost, than a fleet keeps.
+            Err(error) if matches!(error.code(), Code::Invalid | Code::TooLarge) => {
+                let kept = json!({ "not_kept": error.message() });
+                let step = loops::Step { data: Some(kept), learned: None, cost: None, ..step };
+                self.chain.service.call_until_answered(step).await
+            }
+            recorded => recorded,
+        }?;
         (self.steps, self.story) =
             (recorded.steps, StoryView { claim: self.story.claim.clone(), ..recorded.story });
         Ok(())

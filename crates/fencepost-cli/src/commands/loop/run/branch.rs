@@ -1,6 +1,6 @@
 //! The branches of a loop: `loop/LOOP/main`, and one for each story.
 
-use super::config::Config;
+use super::config::{AtEnd, Config};
 use crate::worktree::{Repository, some};
 use fencepost::{Code, Error, Result};
 
@@ -15,6 +15,22 @@ pub fn of_story(id: &str, story: &str) -> String {
 
 /// Refuses a repository in which the loop cannot begin.
 pub async fn check(repository: &Repository, config: &Config, id: &str) -> Result<()> {
+    match &config.at_end {
+        AtEnd::Merge(into) if !repository.branch_exists(into).await? => {
+            return Err(Error::new(
+                Code::Invalid,
+                format!("`into` is `{into}`, and there is no such branch"),
+            ));
+        }
+        AtEnd::Push(remote) if !repository.has_remote(remote).await? => {
+            return Err(Error::new(
+                Code::Invalid,
+                format!("`remote` is `{remote}`, and there is no such remote"),
+            ));
+        }
+        _ => {}
+    }
+    repository.refuse_branch_above(&main(id)).await?;
     if repository.branch_exists(&main(id)).await? {
         return Ok(());
     }

@@ -17,6 +17,8 @@ use std::{cell::Cell, process::Command};
 
 /// The longest JSON that a step may print.
 const OUTPUT: usize = 1024 * 1024;
+/// The time between TERM and KILL. A chain that lost its claim must be gone within two seconds: another one has the story.
+const GRACE: Millis = Millis::seconds(1);
 /// How much of the end of both streams is kept as feedback.
 const TAIL: usize = 8 * 1024;
 
@@ -39,6 +41,20 @@ pub enum End {
 impl Finished {
     pub fn is_success(&self) -> bool {
         self.end == End::Exited(0)
+    }
+
+    /// The reason, if the command ended because of this machine and not because of the story: it cannot be started, or asks to be
+    /// tried later (75, a temporary failure).
+    pub fn not_the_storys(&self) -> Option<&'static str> {
+        match self.end {
+            End::Exited(126 | 127) => Some("cannot be started"),
+            End::Exited(75) => Some("exited with 75, a temporary failure"),
+            _ => None,
+        }
+    }
+
+    pub fn last_line(&self) -> &str {
+        self.tail.lines().next_back().unwrap_or_default()
     }
 
     /// The reason of a failure, with the end of the output.
@@ -127,12 +143,8 @@ impl Chain<'_> {
             }
             Error::new(Code::Cancelled, "its chain ended it")
         };
-        let job = Job {
-            command,
-            terminal: TerminalAccess::Background,
-            grace: self.config.grace,
-            run: Some(self.run.clone()),
-        };
+        let job =
+            Job { command, terminal: TerminalAccess::Background, grace: GRACE, run: Some(self.run.clone()) };
         let ended =
             supervise::run(renewer, job, Signals::of_children()?, recall, &Remember(&self.files)).await?;
         let kept = pipes.finish().await.map_err(|e| Error::internal(e.to_string()))?;

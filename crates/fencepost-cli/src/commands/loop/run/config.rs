@@ -24,8 +24,6 @@ pub struct Config {
     /// Command lines whose results reach the judge.
     pub checks: Vec<String>,
     pub lease: Millis,
-    /// The time between TERM and KILL.
-    pub grace: Millis,
     /// Where `loop/LOOP/main` starts; `None`: the branch that is checked out.
     pub base: Option<String>,
     pub at_end: AtEnd,
@@ -54,7 +52,7 @@ pub struct Step {
     pub timeout: Millis,
     /// How often the step is tried again before the story fails.
     pub retries: u32,
-    /// It must print a JSON object.
+    /// It must print a JSON object; a judge also its verdict.
     pub json: bool,
 }
 
@@ -85,7 +83,6 @@ struct File {
     #[serde(default)]
     checks: Vec<String>,
     lease: Option<String>,
-    grace: Option<String>,
     base: Option<String>,
     at_end: Option<String>,
     into: Option<String>,
@@ -181,11 +178,14 @@ impl Config {
         let span = |name: &str, value: Option<String>, default: Millis| {
             value.map_or(Ok(default), |text| duration(&text).map_err(|e| format!("`{name}`: {e}")))
         };
+        let lease = span("lease", file.lease, loops::TTL)?;
+        if !(Millis::seconds(1)..=Millis::days(30)).contains(&lease) {
+            return Err(format!("`lease` is {lease}: it can be from 1 second to 30 days"));
+        }
         Ok(Self {
             steps,
             checks: file.checks,
-            lease: span("lease", file.lease, loops::TTL)?,
-            grace: span("grace", file.grace, Millis::seconds(10))?,
+            lease,
             base: file.base,
             at_end,
             setup: file.setup,
@@ -202,12 +202,11 @@ fn step(name: String, value: toml::Value) -> Result<Step, String> {
         run => StepTable { run, kind: None, timeout: None, retries: None, json: None },
     };
     let tools = match table.run {
-        toml::Value::String(tool) => vec![tool],
-        toml::Value::Array(tools) => {
-            tools.iter().filter_map(|tool| tool.as_str().map(str::to_owned)).collect()
-        }
-        _ => Vec::new(),
+        toml::Value::String(tool) => Some(vec![tool]),
+        toml::Value::Array(tools) => tools.iter().map(|tool| tool.as_str().map(str::to_owned)).collect(),
+        _ => None,
     };
+    let tools = tools.unwrap_or_default();
     if tools.is_empty() || tools.iter().any(|tool| tool.trim().is_empty()) {
         return Err(format!("`step.{name}` is not a command line or a list of command lines"));
     }
@@ -217,10 +216,14 @@ fn step(name: String, value: toml::Value) -> Result<Step, String> {
         _ => Kind::Work,
     });
     let timeout = table.timeout.as_deref().map(duration).transpose();
+    let timeout = timeout.map_err(|e| format!("`step.{name}.timeout`: {e}"))?.unwrap_or(Millis::minutes(30));
+    if timeout.0 == 0 {
+        return Err(format!("`step.{name}.timeout` is zero"));
+    }
     Ok(Step {
-        timeout: timeout.map_err(|e| format!("`step.{name}.timeout`: {e}"))?.unwrap_or(Millis::minutes(30)),
+        timeout,
         retries: table.retries.unwrap_or(0),
-        json: table.json.unwrap_or(false),
+        json: table.json.unwrap_or(kind == Kind::Judge),
         name,
         kind,
         tools,
@@ -293,6 +296,8 @@ mod tests {
             ("steps = [\"a b\"]\nstep.\"a b\" = \"x\"".into(), "cannot be the name"),
             ("steps = [\"a\"]\nstep.a = 3".into(), "not a command line"),
             ("steps = [\"a\"]\nstep.a = []".into(), "not a command line"),
+            ("steps = [\"a\"]\nstep.a = [\"x\", 3]".into(), "not a command line"),
+            (with("lease = \"0s\""), "from 1 second"),
             ("steps = [\"a\"]\nstep.a = { run = \"x\", retry = 2 }".into(), "unknown field `retry`"),
             (
                 "steps = [\"a\"]\nstep.a = { run = \"x\", timeout = \"soon\" }".into(),

@@ -8,7 +8,10 @@ use super::{
     config::AtEnd,
 };
 use crate::{
-    identity::process::own_program, names::unique, output::text::shell_quoted, supervise::LeaseRenewer,
+    identity::process::own_program,
+    names::unique,
+    output::text::{line, shell_quoted},
+    supervise::LeaseRenewer,
     worktree::some,
 };
 use fencepost::{Error, Millis, Op, Result, claim, lock, loops::Brief};
@@ -22,7 +25,7 @@ impl Attempt<'_> {
     pub async fn merge(&self, commit: &str) -> Result<Option<Decision>, Halt> {
         let chain = self.chain;
         let (story, main) = (branch::of_story(&chain.id, &self.story.id), branch::main(&chain.id));
-        let lock = self.renewer.while_held(chain.lock()).await??;
+        let lock = self.held(chain.lock()).await??;
         let merged = self.merge_under(&lock, commit, &story, &main).await;
         chain.unlock(&lock).await;
         let finished = merged?;
@@ -61,7 +64,8 @@ impl Attempt<'_> {
     ) -> Result<Finished, Halt> {
         self.guard("merge").await?;
         let chain = self.chain;
-        let message = format!("Merge story {}: {}\n\n{}", self.story.id, self.story.title, self.trailer()?);
+        let message =
+            format!("Merge story {}: {}\n\n{}", self.story.id, line(&self.story.title), self.trailer()?);
         let mut command = self.repository.merge_commit_command(commit, story, main, &message);
         command.envs(chain.variables(&self.claim.token, &self.story.id));
         chain.guard_merge(&mut command, &[lock, &self.claim])?;
@@ -100,7 +104,7 @@ impl Chain<'_> {
     fn guard_merge(&self, command: &mut Command, claims: &[&claim::Claim]) -> Result<()> {
         let program = shell_quoted(&own_program());
         let guards: Vec<String> =
-            claims.iter().map(|claim| format!("{program} guard {}", claim.token)).collect();
+            claims.iter().map(|claim| format!("{program} guard {} >/dev/null", claim.token)).collect();
         command.env("FENCE_MERGE_GUARD", guards.join(" && "));
         self.service.context.pass_on(command)
     }

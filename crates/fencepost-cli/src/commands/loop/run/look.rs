@@ -1,7 +1,7 @@
 //! Looking at the commit of a story: the checks, the reviews and the judge. They see the commit that was recorded, wherever HEAD is.
 
 use super::{
-    attempt::{Attempt, Decision, FEEDBACK, Halt},
+    attempt::{Attempt, Decision, FEEDBACK, Halt, On},
     branch,
     config::{CHECKS, Kind, Step},
     printed::{Printed, judgement},
@@ -47,13 +47,13 @@ impl Attempt<'_> {
     }
 
     /// A tree that is exactly at the commit: the story's own, or else a detached one. Somebody may have moved HEAD since.
-    async fn at(&self, evidence: &Evidence, looking: &mut Looking<'_>) -> Result<Tree, Halt> {
+    pub async fn at(&self, evidence: &Evidence, looking: &mut Looking<'_>) -> Result<Tree, Halt> {
         for tree in [Some(looking.tree), looking.other.as_ref()].into_iter().flatten() {
             if tree.is_at(&evidence.commit).await? {
                 return Ok(tree.clone());
             }
         }
-        let other = self.renewer.while_held(self.repository.create_at(&evidence.commit)).await??;
+        let other = self.held(self.repository.create_at(&evidence.commit)).await??;
         self.prepare(&other).await?;
         if let Some(before) = looking.other.replace(other.clone()) {
             let _ = before.finish(false).await;
@@ -139,8 +139,7 @@ impl Attempt<'_> {
             let feedback = recorded.and_then(|data| data["feedback"].as_str()).map(str::to_owned);
             return Ok(Decision { verdict, feedback });
         }
-        let place = self.at(evidence, looking).await?;
-        let (took, mut printed) = match self.tries(step, &place, Some(evidence)).await? {
+        let (took, mut printed) = match self.tries(step, On::Commit(evidence, looking)).await? {
             Ok((finished, printed)) => (finished.took, printed),
             // A tool that fails says no.
             Err(decision) => return Ok(decision),

@@ -19,8 +19,8 @@ pub fn judgement(value: &Value) -> Option<Judgement> {
     Judgement::ALL.into_iter().find(|one| Some(one.as_str()) == value.as_str())
 }
 
-/// Reads what a step printed. With `json` it must be a JSON object, alone or on the last line.
-pub fn read(stdout: &[u8], json: bool) -> Result<Printed, String> {
+/// Reads what a step printed. With `json` it must be a JSON object, alone or on the last line; that of a judge has a verdict.
+pub fn read(stdout: &[u8], json: bool, judges: bool) -> Result<Printed, String> {
     let text = String::from_utf8_lossy(stdout);
     let text = text.trim();
     let object = |text: &str| serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
@@ -31,8 +31,11 @@ pub fn read(stdout: &[u8], json: bool) -> Result<Printed, String> {
             false => Ok(Printed::default()),
         };
     };
-    let text = |name: &str| found[name].as_str().map(str::to_owned);
+    let text = |name: &str| found[name].as_str().map(str::to_owned).filter(|text| !text.trim().is_empty());
     let verdict = match &found["verdict"] {
+        Value::Null if json && judges => {
+            return Err("printed JSON without a verdict: pass, fail or skip".into());
+        }
         Value::Null => None,
         given => Some(
             judgement(given)
@@ -42,7 +45,7 @@ pub fn read(stdout: &[u8], json: bool) -> Result<Printed, String> {
     Ok(Printed {
         verdict,
         feedback: text("feedback"),
-        learned: text("learned").map(|text| fit(&text, FEEDBACK)).filter(|text| !text.trim().is_empty()),
+        learned: text("learned").map(|text| fit(&text, FEEDBACK)),
         cost: Some(found["cost"].clone()).filter(Value::is_object),
         data: Some(found),
     })
@@ -55,13 +58,15 @@ mod tests {
 
     #[test]
     fn a_step_prints_json_or_anything() {
-        let told = |text: &str, json| read(text.as_bytes(), json);
+        let told = |text: &str, json| read(text.as_bytes(), json, json);
         assert!(told("all is well", false).unwrap().data.is_none());
         assert_eq!(
             told("all is well", true).unwrap_err(),
             "printed no JSON object: it printed `all is well`"
         );
         assert!(told("[1]", true).is_err());
+        assert!(told("{}", true).unwrap_err().contains("without a verdict"));
+        assert!(told("{}", false).unwrap().verdict.is_none());
         let judged = told(
             "thinking …\n{\"verdict\": \"fail\", \"feedback\": \"no tests\", \"cost\": {\"usd\": 0.1}}\n",
             true,

@@ -33,7 +33,8 @@ impl<'c> Report<'c> {
                 ("commit", Value::String(commit)) => {
                     words.push(format!("commit {}", commit.get(..12).unwrap_or(commit)))
                 }
-                (_, Value::String(text)) => words.push(line(text.lines().next().unwrap_or_default())),
+                // The last line of a command's output says most.
+                (_, Value::String(text)) => words.push(line(text.lines().next_back().unwrap_or_default())),
                 (name, other) => words.push(format!("{name} {other}")),
             }
         }
