@@ -172,6 +172,11 @@ impl Context {
         self.authorize(connection, agent)
     }
 
+    /// A connection to the existing fleet at this address.
+    pub async fn open_at(&self, url: &str) -> Result<Connection> {
+        self.authorize(Connection::open_existing(url).await?, self.agent())
+    }
+
     /// A connection that neither creates the fleet nor migrates its schema.
     pub async fn inspect(&self) -> Result<Connection> {
         let location = self.location()?;

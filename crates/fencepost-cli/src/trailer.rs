@@ -41,7 +41,7 @@ impl Trailer {
 
     /// Reads one line of a message. Like git, it ignores the case of the key and spaces around the colon.
     pub fn of_line(line: &[u8]) -> Option<Self> {
-        let line = str::from_utf8(line.get(..LINE_MAX).unwrap_or(line)).ok()?;
+        let line = str::from_utf8(line).ok().filter(|line| line.len() <= LINE_MAX)?;
         let (key, value) = line.split_once(':')?;
         if !key.trim_end().eq_ignore_ascii_case(KEY) {
             return None;
@@ -65,20 +65,20 @@ impl Trailer {
     }
 
     /// The message with this trailer at its end instead of the same task's others. Trailers of other tasks stay. `comment` begins
-    /// the lines that git will remove. `None` for a message without text: git gives up a commit with an empty message, and with
-    /// a trailer the message would not be empty.
-    pub fn written_to(&self, message: &[u8], comment: &str) -> Option<Vec<u8>> {
-        let comment = comment.as_bytes();
+    /// the lines that git will remove, if it removes any. `None` for a message without text: git gives up a commit with an empty
+    /// message, and with a trailer the message would not be empty.
+    pub fn written_to(&self, message: &[u8], comment: Option<&str>) -> Option<Vec<u8>> {
+        let is_comment = |line: &[u8]| comment.is_some_and(|begin| line.starts_with(begin.as_bytes()));
         let others = |line: &&[u8]| Self::of_line(line).is_none_or(|found| !found.is_of_same_task(self));
-        let is_scissors = |line: &[u8]| line.strip_prefix(comment).is_some_and(|rest| rest == SCISSORS);
+        let is_scissors = |line: &[u8]| is_comment(line) && line.ends_with(SCISSORS);
         let all: Vec<&[u8]> = message.split(|byte| *byte == b'\n').collect();
         // Below the scissors is a diff, which may contain any line.
         let diff_at = all.iter().position(|line| is_scissors(line)).unwrap_or(all.len());
         let mut lines: Vec<&[u8]> = all[..diff_at].iter().copied().filter(others).collect();
-        let is_text = |line: &&[u8]| !is_blank(line) && !line.starts_with(comment);
-        let end = lines.iter().rposition(|line| is_text(&line))? + 1;
+        let is_text = |line: &&[u8]| !is_blank(line) && !is_comment(line);
+        let end = lines.iter().rposition(is_text)? + 1;
         let rest = lines.split_off(end);
-        let text: Vec<&[u8]> = lines.iter().copied().filter(|line| !line.starts_with(comment)).collect();
+        let text: Vec<&[u8]> = lines.iter().copied().filter(|line| !is_comment(line)).collect();
         if !ends_with_trailers(&text) {
             lines.push(b"");
         }
@@ -156,7 +156,7 @@ mod tests {
         ] {
             assert_eq!(Trailer::of_line(line.as_bytes()), Some(trailer(42)), "{line:?}");
         }
-        let long = format!("Fence: task/{}-1@1 3fa9c1d2", "x".repeat(300));
+        let long = format!("Fence: task/auth-3@42 3fa9c1d2{}", " ".repeat(LINE_MAX));
         for line in [
             "",
             ":",
@@ -226,15 +226,17 @@ mod tests {
             ),
         ] {
             let message = message.replace("<>", OURS);
-            let written = trailer(42).written_to(message.as_bytes(), "#").expect(case);
+            let written = trailer(42).written_to(message.as_bytes(), Some("#")).expect(case);
             assert_eq!(String::from_utf8(written).unwrap(), expected.replace("<>", OURS), "{case}");
         }
         for empty in
             ["", "\n", "\n# Please enter the commit message\n#\n", "Fence: task/auth-3@41 3fa9c1d2\n"]
         {
-            assert_eq!(trailer(42).written_to(empty.as_bytes(), "#"), None, "{empty:?}");
+            assert_eq!(trailer(42).written_to(empty.as_bytes(), Some("#")), None, "{empty:?}");
         }
-        let latin = trailer(42).written_to(b"caf\xe9\n; note\n", ";").unwrap();
+        let numbered = trailer(42).written_to(b"#12 fix\n", None).unwrap();
+        assert_eq!(numbered, b"#12 fix\n\nFence: task/auth-3@42 3fa9c1d2\n");
+        let latin = trailer(42).written_to(b"caf\xe9\n; note\n", Some(";")).unwrap();
         assert_eq!(latin, b"caf\xe9\n\nFence: task/auth-3@42 3fa9c1d2\n; note\n");
     }
 
@@ -258,12 +260,12 @@ mod tests {
             let some: Vec<_> =
                 (0..random.usize(..10)).filter_map(|_| random.choice(lines.iter())).copied().collect();
             let message = some.join("\n");
-            let Some(written) = trailer(42).written_to(message.as_bytes(), "#") else { continue };
+            let Some(written) = trailer(42).written_to(message.as_bytes(), Some("#")) else { continue };
             let mut expected = Trailer::all(&message);
             expected.retain(|found| !found.is_of_same_task(&trailer(42)));
             expected.push(trailer(42));
             assert_eq!(Trailer::all(&written), expected, "{message:?}");
-            let again = trailer(42).written_to(&written, "#").expect("it has text");
+            let again = trailer(42).written_to(&written, Some("#")).expect("it has text");
             assert_eq!(Trailer::all(again), expected, "{message:?}: again");
             written_to += 1;
         }

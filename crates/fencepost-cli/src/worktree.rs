@@ -38,8 +38,7 @@ use crate::{
 use busy::Busy;
 pub use create::{Attempt, Created, Plan};
 use fencepost::{Code, Error, Result};
-use git::Git;
-pub use git::prepare;
+pub use git::{Git, prepare};
 pub use hold::until_left;
 pub use shared::Commit;
 use std::{

@@ -81,6 +81,8 @@ pub fn prepare(command: &mut Command) {
 #[derive(Debug, Clone)]
 pub struct Git {
     directory: PathBuf,
+    /// It works on the repository, the index and the objects that the variables of another git name.
+    in_hook: bool,
     variables: Vec<(&'static str, OsString)>,
     limit: Duration,
 }
@@ -95,7 +97,12 @@ pub struct Output {
 
 impl Git {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), variables: Vec::new(), limit: LIMIT }
+        Self { directory: directory.into(), in_hook: false, variables: Vec::new(), limit: LIMIT }
+    }
+
+    /// Git for a hook: it sees the objects of a push that is not accepted yet.
+    pub fn in_hook() -> Self {
+        Self { in_hook: true, ..Self::new(".") }
     }
 
     /// The same git in another directory.
@@ -158,7 +165,9 @@ impl Git {
     async fn once(&self, words: &[OsString]) -> Result<Output> {
         let mut command = Command::new("git");
         command.args(SETTINGS).args(words).current_dir(&self.directory);
-        prepare(&mut command);
+        if !self.in_hook {
+            prepare(&mut command);
+        }
         // Errors are read below, in English.
         command.env("LC_ALL", "C.UTF-8").env_remove("LANGUAGE").envs(self.variables.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

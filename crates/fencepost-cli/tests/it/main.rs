@@ -8,6 +8,7 @@ mod demo;
 mod docs;
 mod doctor;
 mod export;
+mod git_fence;
 mod identity;
 mod import;
 mod import_agent_swarm;

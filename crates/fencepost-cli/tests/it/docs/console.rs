@@ -18,6 +18,7 @@ pages! {
     readme: "README.md",
     agents: "docs/agents.md",
     coming_from: "docs/coming-from.md",
+    git_fence: "docs/git-fence.md",
     importing: "docs/importing.md",
     leases_and_guards: "docs/leases-and-guards.md",
     mailboxes: "docs/mailboxes.md",
@@ -71,7 +72,7 @@ fn prepare(path: &str, sealed: &Sealed) {
             sealed.write("stories.jsonl", "{\"title\": \"log in\", \"key\": \"story-1\"}\n");
             sealed.script("feed-the-model", "cat");
         }
-        "docs/workers.md" => sealed.first_commit(),
+        "docs/git-fence.md" | "docs/workers.md" => sealed.first_commit(),
         _ => {}
     }
 }

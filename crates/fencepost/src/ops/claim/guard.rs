@@ -5,7 +5,7 @@ use crate::{
     engine::op::{OnRetry, Op, erased},
     error::Result,
     ids::Token,
-    lease::hold::verdict,
+    lease::hold::{ENDED_BY_HOLDER, verdict},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub struct Guarded {
     /// The current claim, if the item is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
+    /// The verb by which this token's holder ended the claim itself: `done`, `fail`, `release`. Not set if the claim was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
 }
 
 impl Op for Guard {
@@ -46,8 +49,12 @@ impl Op for Guard {
         let token = Token::check(&self.token)?;
         let state = nouns().of(&token.resource)?.claim_state_now(tx, token.resource.id()).await?;
         let reason = verdict(state.as_ref(), token.fence, tx.now);
+        let last = state.as_ref().and_then(|state| state.last.as_ref());
+        let own =
+            last.filter(|last| last.fence == token.fence && ENDED_BY_HOLDER.contains(&last.verb.as_str()));
+        let ended_by = own.map(|last| last.verb.clone());
         let hold = state.and_then(|state| state.hold).filter(|hold| hold.is_alive(tx.now));
         let claim = hold.map(|hold| hold.claim(&token.resource));
-        Ok(Guarded { ok: reason == Verdict::Ok, reason, claim })
+        Ok(Guarded { ok: reason == Verdict::Ok, reason, claim, ended_by })
     }
 }
