@@ -5,6 +5,7 @@ use crate::output::{
     Terminal,
     table::{Cell, Table},
     terminal::state,
+    untrusted::BREAK,
 };
 use fencepost::once::{Effect, Output, Source, Status, list::Effects};
 
@@ -69,6 +70,6 @@ fn shown(output: &Output) -> String {
     let cut = if output.cut { " (cut)" } else { "" };
     match output.base64 {
         true => format!("{} bytes that are no text{cut}", kept::bytes(output).len()),
-        false => format!("{}{cut}", output.text.trim_end()),
+        false => format!("{}{cut}", output.text.trim_end_matches(|c: char| c.is_whitespace() || c == BREAK)),
     }
 }

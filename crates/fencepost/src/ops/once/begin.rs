@@ -11,7 +11,7 @@ use crate::{
         prelude::Prelude,
     },
     error::{Code, Error, Result},
-    ids::{Owner, Resource, Token, clip},
+    ids::{Owner, Resource, Token},
     lease::{
         self,
         hold::{next_fence, require, write_logged},
@@ -174,6 +174,14 @@ enum Next {
     Stored,
 }
 
+/// The beginning of a command, in one line.
+fn brief(command: &str) -> String {
+    const SHOWN: usize = 60;
+    let escaped = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
+    let rest = if command.chars().nth(SHOWN).is_some() { "…" } else { "" };
+    command.chars().take(SHOWN).map(escaped).collect::<String>() + rest
+}
+
 impl Begin {
     /// The first statement of the call's transaction: reads the effect.
     fn opening(&self) -> (Batch, Slot) {
@@ -214,7 +222,7 @@ impl Begin {
     }
 
     fn another_command(&self, effect: &Record) -> Error {
-        let (key, command) = (&self.key, clip(&effect.command));
+        let (key, command) = (&self.key, brief(&effect.command));
         let message = format!("effect `{key}` belongs to another command: `{command}`");
         Error::new(Code::Invalid, message)
             .with("field", "command")
@@ -337,7 +345,7 @@ impl Begin {
     }
 
     fn claimed(&self, taken: &Record, before: &Record) -> Event {
-        taken.event("once.claimed", before).details(serde_json::json!({ "command": clip(&self.command) }))
+        taken.event("once.claimed", before).details(serde_json::json!({ "command": brief(&self.command) }))
     }
 
     fn reply(&self, tx: &mut Tx<'_>, taken: Record, written: u64) -> Result<Begun> {
