@@ -1,4 +1,4 @@
-//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that
+//! Every claimable noun keeps the same promises, on both databases. One more noun, which exists only here, shows that
 //! to be claimable takes one file, one line in `ops.rs` and a migration.
 
 pub(crate) mod parcel;
