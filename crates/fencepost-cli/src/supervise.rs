@@ -11,6 +11,7 @@ mod rule;
 mod service;
 mod signals;
 mod stop;
+mod tee;
 pub mod watchdog;
 
 use crate::{context::Context, output::streams};
@@ -31,6 +32,7 @@ use std::{
     time::Duration,
 };
 pub use stop::Stop;
+pub use tee::{Forwarded, Tee};
 use tokio::sync::mpsc;
 use watchdog::{LONGEST_SLEEP, Watchdog};
 

@@ -147,7 +147,7 @@ impl<'n> Owner<'n> {
     pub fn of_mailbox(name: &'n str) -> Self {
         match name.split_once('/') {
             Some(("inbox", agent)) => Owner::Agent(agent),
-            Some(("hooks" | "leads" | "wakeups", _)) => Owner::Engine,
+            Some(("hooks" | "leads" | "wakeups" | "outbox", _)) => Owner::Engine,
             _ => Self::of_name(name),
         }
     }
@@ -214,6 +214,8 @@ mod tests {
             ("leads/finished", Engine, Anyone),
             ("wakeups/ann", Engine, Anyone),
             ("wakeups", Anyone, Anyone),
+            ("outbox/slack", Engine, Anyone),
+            ("outbox", Anyone, Anyone),
             ("fence/expiry", Engine, Engine),
             ("fence", Anyone, Anyone),
             ("fencepost/x", Anyone, Anyone),

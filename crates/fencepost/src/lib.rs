@@ -62,6 +62,7 @@
 //! - [`loops`]: a chain of steps for each story of a plan.
 //! - [`mail`]: durable queues of messages.
 //! - [`lock`]: named locks.
+//! - [`once`]: effects that must happen once, with their kept results.
 //! - [`agent`], [`inbox`], [`channel`], [`route`]: agents, their inboxes, their conversation, and the rules that
 //!   deliver outside events to them.
 //! - [`claim`], [`run`]: verbs for every claim, and the runs that hold claims.
@@ -99,7 +100,9 @@ pub use error::{Code, Error, Result};
 pub use ids::{Resource, TaskId, Token};
 pub use json::Json;
 pub use limits::{OUTPUT_MAX, WAIT_MAX};
-pub use ops::{admin, agent, board, channel, claim, event, inbox, key, lock, loops, mail, route, run, task};
+pub use ops::{
+    admin, agent, board, channel, claim, event, inbox, key, lock, loops, mail, once, route, run, task,
+};
 
 /// The trait of every verb, and the registry of all verbs that every interface is made from.
 pub mod op {

@@ -21,6 +21,7 @@ pub mod key;
 pub mod lock;
 pub mod loops;
 pub mod mail;
+pub mod once;
 pub(crate) mod registry;
 pub mod route;
 pub mod run;
@@ -43,6 +44,7 @@ static NOUNS: LazyLock<Nouns> = LazyLock::new(|| {
         &mail::claimable::Messages,
         &channel::claimable::Mentions,
         &lock::claimable::Locks,
+        &once::claimable::Effects,
         #[cfg(test)]
         &conformance::parcel::Parcels,
     ])

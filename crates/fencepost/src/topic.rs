@@ -20,6 +20,9 @@ impl Topic {
     pub fn lock(name: &str) -> Self {
         Topic::Of(format!("lock/{name}"))
     }
+    pub fn once(key: &str) -> Self {
+        Topic::Of(format!("once/{key}"))
+    }
     /// A task that any agent may take.
     pub fn pool() -> Self {
         Topic::Of("pool".into())

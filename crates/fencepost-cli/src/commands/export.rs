@@ -21,8 +21,8 @@ use std::{
 /// numbers; messages get new numbers and keep their order. Fences continue above those of this fleet, so that an old token never fits
 /// a new claim.
 ///
-/// The export does not have keys, runs, claims, locks, request ids, webhook deliveries and the log. A claimed task is free after the
-/// import, and its `owner` records who had it. To export the log, use fence events.
+/// The export does not have keys, runs, claims, locks, the effects of fence once, request ids, webhook deliveries and the log. A
+/// claimed task is free after the import, and its `owner` records who had it. To export the log, use fence events.
 ///
 /// Other commands can run meanwhile. Each item is consistent, but items are read one after the other, and items that are added
 /// meanwhile may be missing. To move a fleet, stop its agents first. Through a server it needs an admin's key.

@@ -123,7 +123,7 @@ fn not_released(why: &str) -> Error {
 }
 
 /// Waits until a signal ends this process. It holds nothing yet, so Ctrl-Z may stop it, too.
-async fn interrupted(signals: &mut Signals) -> ExitCode {
+pub(super) async fn interrupted(signals: &mut Signals) -> ExitCode {
     loop {
         match signals.next().await {
             Signal::CHILD | Signal::CONT => {}

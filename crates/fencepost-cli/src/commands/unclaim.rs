@@ -12,7 +12,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Unclaim {
-    /// The resource: task/ID or lock/NAME; an ID alone is a task
+    /// The resource: task/ID, lock/NAME or once/KEY; an ID alone is a task
     resource: String,
     /// The reason, which is kept
     #[arg(long, value_name = "TEXT")]

@@ -123,6 +123,38 @@ pub fn print_error_json(json: &str) {
     write_error(&(untrusted::escaped_json(json) + "\n"));
 }
 
+/// Writes the output of a command to standard output as it is. A failure is ignored: the command goes on.
+pub fn pass_on_output(bytes: &[u8]) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
+}
+
+/// The same for standard error.
+pub fn pass_on_error(bytes: &[u8]) {
+    let mut err = std::io::stderr();
+    let _ = err.write_all(bytes).and_then(|()| err.flush());
+}
+
+/// Writes kept output to standard output. Somebody else's command wrote it, so on a terminal it is made safe.
+pub fn replay_output(bytes: &[u8]) {
+    match width() {
+        Some(_) => pass_on_output(shown_bytes(bytes).as_bytes()),
+        None => pass_on_output(bytes),
+    }
+}
+
+/// The same for standard error.
+pub fn replay_error(bytes: &[u8]) {
+    match error_width() {
+        Some(_) => pass_on_error(shown_bytes(bytes).as_bytes()),
+        None => pass_on_error(bytes),
+    }
+}
+
+fn shown_bytes(bytes: &[u8]) -> String {
+    rendered(&String::from_utf8_lossy(bytes))
+}
+
 /// `error: …`. The text may be untrusted.
 pub fn label(word: &str, text: &str) -> String {
     let style = match word {

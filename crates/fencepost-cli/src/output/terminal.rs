@@ -133,13 +133,11 @@ pub fn rough(span: Millis) -> String {
 pub fn state(name: &str) -> Style {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     match name {
-        "completed" | "processed" | "alive" | "online" | "ok" | "read" | "responded" | "delegated" => {
-            colour(AnsiColor::Green)
-        }
-        "in_progress" | "processing" | "reviewing" | "held" | "paused" | "stranded" | "warning" => {
-            colour(AnsiColor::Yellow)
-        }
-        "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),
+        "completed" | "processed" | "succeeded" | "alive" | "online" | "ok" | "read" | "responded"
+        | "delegated" => colour(AnsiColor::Green),
+        "in_progress" | "processing" | "running" | "reviewing" | "held" | "paused" | "stranded"
+        | "warning" => colour(AnsiColor::Yellow),
+        "failed" | "lapsed" | "in_doubt" | "problem" => colour(AnsiColor::Red),
         "blocked" | "parked" | "delayed" | "cancelled" | "ended" | "offline" | "left" => {
             Style::new().dimmed()
         }

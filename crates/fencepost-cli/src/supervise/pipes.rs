@@ -17,6 +17,10 @@ use tokio::{
 /// The receiver of a command's output.
 pub trait Sink: Send + 'static {
     fn take(&mut self, from: Stream, bytes: &[u8]);
+    /// Returns when it can take more. Meanwhile the command may have to wait.
+    fn room(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,17 +39,29 @@ pub enum Captured {
 /// Our ends of the pipes.
 #[derive(Debug)]
 pub struct Pipes<S> {
-    feeding: JoinHandle<()>,
+    feeding: Option<JoinHandle<()>>,
     collecting: JoinHandle<S>,
     ended: oneshot::Sender<()>,
 }
 
 impl<S: Sink> Pipes<S> {
-    /// Connects the pipes. All output is read, so that the command does not block.
-    pub fn attach(command: &mut Command, input: Vec<u8>, captured: Captured, sink: S) -> io::Result<Self> {
-        let (theirs, ours) = io::pipe()?;
-        let mut input_end = pipe::Sender::from_owned_fd(OwnedFd::from(ours))?;
-        command.stdin(theirs);
+    /// Connects the pipes. All output is read, so that the command does not block. Without an input the command has the
+    /// supervisor's own.
+    pub fn attach(
+        command: &mut Command,
+        input: Option<Vec<u8>>,
+        captured: Captured,
+        sink: S,
+    ) -> io::Result<Self> {
+        let mut feeding = None;
+        if let Some(input) = input {
+            let (theirs, ours) = io::pipe()?;
+            let mut input_end = pipe::Sender::from_owned_fd(OwnedFd::from(ours))?;
+            command.stdin(theirs);
+            // A command need not read all of its input.
+            feeding =
+                Some(tokio::spawn(async move { input_end.write_all(&input).await.unwrap_or_default() }));
+        }
         let (ours, theirs) = io::pipe()?;
         let output_end = pipe::Receiver::from_owned_fd(OwnedFd::from(ours))?;
         command.stdout(theirs);
@@ -58,18 +74,15 @@ impl<S: Sink> Pipes<S> {
             }
         };
         let (ended, has_ended) = oneshot::channel();
-        Ok(Self {
-            // A command need not read all of its input.
-            feeding: tokio::spawn(async move { input_end.write_all(&input).await.unwrap_or_default() }),
-            collecting: tokio::spawn(collect(output_end, error_end, sink, has_ended)),
-            ended,
-        })
+        Ok(Self { feeding, collecting: tokio::spawn(collect(output_end, error_end, sink, has_ended)), ended })
     }
 
     /// The sink with all output, once the group is empty. A process that left the group may still have a pipe open.
     pub async fn finish(self) -> io::Result<S> {
         drop(self.ended);
-        self.feeding.abort();
+        if let Some(feeding) = &self.feeding {
+            feeding.abort();
+        }
         self.collecting.await.map_err(io::Error::other)
     }
 }
@@ -83,6 +96,10 @@ async fn collect<S: Sink>(
     let (mut output, mut error) = (Some(output), error);
     let mut chunks = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
     while output.is_some() || error.is_some() {
+        tokio::select! {
+            () = sink.room() => {}
+            _ = &mut ended => break,
+        }
         tokio::select! {
             read = next(&mut output, &mut chunks.0) => match read {
                 0 => output = None,

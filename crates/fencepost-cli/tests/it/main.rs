@@ -23,6 +23,7 @@ mod lost_claims;
 mod mail;
 mod mail_crash;
 mod mail_work;
+mod once;
 mod outage;
 mod prime;
 mod processes;

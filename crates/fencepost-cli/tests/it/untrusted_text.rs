@@ -104,6 +104,12 @@ impl Seeds {
                 let claimed = self.ok("mail/claim", json!({ "mailboxes": ["box"], "run": "r", "count": 1 }));
                 self.text(&claimed, "/claims/0/claim/token")
             }
+            "once" => {
+                self.texts.set(self.texts.get() + 1);
+                let key = format!("t{}", self.texts.get());
+                let begin = json!({ "key": key, "command": HOSTILE, "run": "once" });
+                self.text(&self.ok("once/begin", begin), "/claim/token")
+            }
             _ => {
                 self.text(&self.ok("task/claim", json!({ "task": self.task(), "run": "r" })), "/claim/token")
             }
@@ -152,13 +158,17 @@ impl Seeds {
             "mailboxes" => json!(["box"]),
             "board" => json!("main"),
             "after" => json!(self.task()),
+            "key" if op == "once/begin" => json!(format!("k{}", self.names)),
+            "key" => json!(self.token(noun).trim_start_matches("once/").split('@').next()),
+            "happened" => json!(true),
             "name" | "agent" => json!(format!("n{}", self.names)),
             _ => any(schema, root, &|| json!("x")).or_else(|| word(schema, root)).unwrap_or(json!(1)),
         };
         let kept = value.as_str().map(|text| text.trim_start_matches("task/").to_owned());
         let kept = kept.or_else(|| value.as_i64().map(|number| number.to_string()));
         if let (Some(kept), "task" | "token" | "message") = (kept, field) {
-            let kept = kept.split('@').next().unwrap_or_default().trim_start_matches("message/").to_owned();
+            let kept = kept.split('@').next().unwrap_or_default().trim_start_matches("message/");
+            let kept = kept.trim_start_matches("once/").to_owned();
             self.used.insert(op.to_owned(), kept);
         }
         value
@@ -314,6 +324,9 @@ fn seed(url: &str) -> BTreeMap<String, String> {
         "claim/unclaim",
         "route/add",
         "route/deliver",
+        "once/begin",
+        "once/finish",
+        "once/resolve",
     ] {
         assert!(accepted.contains(name), "{name} took the text nowhere: {accepted:?}");
     }
@@ -476,6 +489,20 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("mail-work", &["mail work box --drain --max 3 -- false", "mail work box --drain -- {!}"]),
     ("note", &["note {task/edit} {!}"]),
     ("offer", &["offer {task/note} {!}"]),
+    (
+        "once",
+        &[
+            "once --list",
+            "once --list --status {!}",
+            "once {once/finish}",
+            "once {once/resolve}",
+            "once {once/finish} -- true",
+            "once {once/resolve} --remove",
+            "once k -- {!}",
+            "once {!} -- true",
+            "once {!} --happened --note {!}",
+        ],
+    ),
     ("park", &["park {task/edit} --reason {!}"]),
     ("pause", &["pause {!} --reason {!}", "pause --for {!}"]),
     ("poll", &["poll --agent bob", "poll --agent bob", "poll --agent lead", "poll --agent {!}"]),

@@ -251,32 +251,32 @@ on_every_fleet! {
             inbox/respond 1 text=other                         -> refused already_finished
             inbox/read 1                                       -> refused already_finished
             inbox/delegate 1                                   -> refused already_finished
-            inbox/send bob text=two source=github sender=U1    -> item.id=2
-            inbox/delegate 2 title=fix task=main-1             -> refused invalid field=task
-            inbox/delegate 2 task=main-1                       -> refused not_found
-            inbox/delegate 2 title=fix offer=bob               -> item.status=delegated task.id=main-1 task.source=github
-            inbox/delegate 2 title=fix offer=bob               -> task.id=main-1
-            inbox/delegate 2 task=main-7                       -> refused already_finished
-            show main-1                                        -> offered origin.sender=U1 origin.message=2
-            inbox/send bob text=three                          -> item.id=3
-            inbox/send bob text=four                           -> item.id=4
-            inbox/send bob text=five                           -> item.id=5
-            agent/poll bob run=b1 accept=inbox_message         -> claims=message/3@1,message/4@1,message/5@1
-            inbox/respond 3 text=x                             -> refused already_claimed
-            inbox/delegate 3                                   -> refused already_claimed
-            inbox/respond message/3@1 text=x                   -> responded
-            inbox/respond message/3@1 text=x                   -> responded
-            inbox/respond message/3@1 text=y                   -> refused already_finished
-            inbox/delegate message/4@1 to=bob                  -> item.status=delegated task.id=main-2
-            inbox/delegate message/4@1 to=bob                  -> task.id=main-2
-            run/settle b1                                      -> settled=message/5@1 left=message/3@1,message/4@1
-            inbox/delegate message/5@1                         -> refused already_finished
+            inbox/send bob text=two source=github sender=U1    -> item.id=3
+            inbox/delegate 3 title=fix task=main-1             -> refused invalid field=task
+            inbox/delegate 3 task=main-1                       -> refused not_found
+            inbox/delegate 3 title=fix offer=bob               -> item.status=delegated task.id=main-1 task.source=github
+            inbox/delegate 3 title=fix offer=bob               -> task.id=main-1
+            inbox/delegate 3 task=main-7                       -> refused already_finished
+            show main-1                                        -> offered origin.sender=U1 origin.message=3
+            inbox/send bob text=three                          -> item.id=4
+            inbox/send bob text=four                           -> item.id=5
+            inbox/send bob text=five                           -> item.id=6
+            agent/poll bob run=b1 accept=inbox_message         -> claims=message/4@1,message/5@1,message/6@1
+            inbox/respond 4 text=x                             -> refused already_claimed
+            inbox/delegate 4                                   -> refused already_claimed
+            inbox/respond message/4@1 text=x                   -> responded
+            inbox/respond message/4@1 text=x                   -> responded
+            inbox/respond message/4@1 text=y                   -> refused already_finished
+            inbox/delegate message/5@1 to=bob                  -> item.status=delegated task.id=main-2
+            inbox/delegate message/5@1 to=bob                  -> task.id=main-2
+            run/settle b1                                      -> settled=message/6@1 left=message/4@1,message/5@1
+            inbox/delegate message/6@1                         -> refused already_finished
             list board=main                                    -> tasks=main-1,main-2
             mail/pause inbox/bob reason=x                      -> mailbox.name=inbox/bob
-            inbox/send bob text=six                            -> item.id=6
+            inbox/send bob text=six                            -> item.id=7
             agent/poll bob run=b2 accept=inbox_message         -> trigger=none
             mail/resume inbox/bob                              -> mailbox.name=inbox/bob
-            agent/poll bob run=b2 accept=inbox_message         -> claims=message/6@1
+            agent/poll bob run=b2 accept=inbox_message         -> claims=message/7@1
         ").await;
     }
 

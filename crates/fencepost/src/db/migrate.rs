@@ -28,8 +28,9 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 16, sql: include_str!("migrations/0016_pauses.sql") },
     Migration { version: 17, sql: include_str!("migrations/0017_fleet_id.sql") },
     Migration { version: 18, sql: include_str!("migrations/0018_loops.sql") },
+    Migration { version: 19, sql: include_str!("migrations/0019_once.sql") },
     #[cfg(test)]
-    Migration { version: 19, sql: include_str!("../ops/conformance/parcel.sql") },
+    Migration { version: 20, sql: include_str!("../ops/conformance/parcel.sql") },
 ];
 
 /// The first version whose row of `fleet` has a column for the version.

@@ -83,6 +83,11 @@ impl Prelude {
     pub(crate) fn expires(nouns: &'static Nouns) -> Self {
         Self { expires: Some(nouns), reads_due: true, ..Self::default() }
     }
+    /// The op first lets expiry change the items of dead runs.
+    #[must_use]
+    pub(crate) fn after_expiry(self, nouns: &'static Nouns) -> Self {
+        Self { expires: Some(nouns), reads_due: true, ..self }
+    }
     /// The op acts for the run of this name. (The op refuses a malformed name.)
     #[must_use]
     pub(crate) fn for_run(mut self, name: &str, ttl: Option<Millis>) -> Self {

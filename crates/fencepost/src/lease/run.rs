@@ -199,6 +199,11 @@ impl Holder {
         }
     }
 
+    /// The run did not exist: [`Self::enter`] opens it.
+    pub fn is_new(&self) -> bool {
+        self.key.is_none()
+    }
+
     /// The run's lease, if it is longer than the requested one.
     pub fn lease_kept(&self) -> Option<Millis> {
         self.lease_kept

@@ -150,6 +150,9 @@ impl Caller {
         let (filled_by, hint) = match Owner::of_mailbox(mailbox) {
             Owner::Anyone => return Ok(()),
             Owner::Agent(agent) => ("inbox/send", format!("fence inbox send {agent} TEXT")),
+            Owner::Engine if mailbox.starts_with("outbox/") => {
+                ("inbox/respond", "fence inbox respond MESSAGE TEXT queues an answer there".into())
+            }
             Owner::Engine => ("the fleet itself", "choose another name for a mailbox of your own".into()),
         };
         let message = format!("mailbox `{mailbox}` is filled by {filled_by} only");

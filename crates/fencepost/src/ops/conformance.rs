@@ -1,9 +1,9 @@
-//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that
+//! Every claimable noun keeps the same promises, on both databases. One more noun, which exists only here, shows that
 //! to be claimable takes one file, one line in `ops.rs` and a migration.
 
 pub(crate) mod parcel;
 
-use super::{admin, agent, channel, claim, lock, mail, nouns, run, task, testing::TestFleet};
+use super::{admin, agent, channel, claim, lock, mail, nouns, once, run, task, testing::TestFleet};
 use crate::{
     clock::{ManualClock, Millis},
     db::BoxFuture,
@@ -63,6 +63,15 @@ const SAMPLES: &[Sample] = &[
         noun: "lock",
         make: |_| Box::pin(async { Ok(()) }),
         claim: |run| lock::Claim { ttl_ms: Some(TTL), ..lock::Claim::new("deploy", run) }.erase(),
+    },
+    Sample {
+        noun: "once",
+        make: |_| Box::pin(async { Ok(()) }),
+        claim: |run| {
+            // Without `retry_in_doubt` an effect whose claim was lost is refused.
+            let begin = once::Begin::new("mail-1", "./send", run);
+            once::Begin { ttl_ms: Some(TTL), retry_in_doubt: true, ..begin }.erase()
+        },
     },
     Sample {
         noun: "parcel",

@@ -18,6 +18,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 verbs![send::Send, list::List, read::Read, respond::Respond, delegate::Delegate];
+pub(crate) mod outbox;
+
+pub use outbox::Outgoing;
 
 pub(crate) fn mailbox(agent: &str) -> String {
     format!("inbox/{agent}")

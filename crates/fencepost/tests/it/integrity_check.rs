@@ -1,10 +1,45 @@
 //! The integrity check can fail: each test breaks one promise by hand, and exactly that one is reported.
 
-use fencepost::{Code, Error, admin, lock, loops, params, task};
+use fencepost::{Code, Error, admin, lock, loops, once, params, task};
 use fencepost_testing::{World, world::refused};
 
 /// A promise of the check, and SQL that breaks it and no other.
 const BREAKS: &[(&str, &[&str], &str)] = &[
+    (
+        "an effect is running while a run holds it, and only then",
+        &["update effect set status = 'unused' where name = 'mail'"],
+        "once/mail",
+    ),
+    (
+        "an effect is running while a run holds it, and only then",
+        &["update effect set run = null where name = 'mail'"],
+        "once/mail",
+    ),
+    (
+        "an effect that succeeded or failed says by whom and how",
+        &["update effect set source = null where name = 'sent'"],
+        "once/sent",
+    ),
+    (
+        "an effect that succeeded or failed says by whom and how",
+        &["update effect set exit_code = 1 where name = 'sent'"],
+        "once/sent",
+    ),
+    (
+        "an effect that succeeded or failed says by whom and how",
+        &["update effect set status = 'failed' where name = 'sent'"],
+        "once/sent",
+    ),
+    (
+        "an effect in doubt has a reason",
+        &["update effect set status = 'in_doubt' where name = 'sent'"],
+        "once/sent",
+    ),
+    (
+        "only an effect that is unused, failed or in doubt is begun",
+        &["update effect set was = 'succeeded' where name = 'mail'"],
+        "once/mail",
+    ),
     (
         "a task is held exactly while it is reviewing or in progress",
         &["update task set status = 'unassigned' where seq = 1"],
@@ -29,6 +64,7 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
     ("every claim's run exists", &["update message set run = 999 where id = 1"], "message/1"),
     ("every claim's run exists", &["update reader set run = 999 where agent = 'bob'"], "mentions/bob/c"),
     ("every claim's run exists", &["update lock set run = 999"], "lock/deploy"),
+    ("every claim's run exists", &["update effect set run = 999 where name = 'mail'"], "once/mail"),
     (
         "an ended run that is settled holds nothing",
         &["update run set ended_at = 1, settled = 1 where name = 'worker'"],
@@ -407,6 +443,9 @@ async fn stage(world: &World) {
         .unwrap();
     let step = loops::Step { token: "task/l-1@1".into(), name: "plan".into(), ..loops::Step::default() };
     world.fleet.call(step).await.unwrap();
+    world.fleet.call(once::Begin::new("mail", "./send", "sender")).await.unwrap();
+    let sent = world.fleet.call(once::Begin::new("sent", "./send", "sender")).await.unwrap().claim.unwrap();
+    world.fleet.call(once::Finish::new(sent.token)).await.unwrap();
     world.assert_sound().await;
 }
 

@@ -13,7 +13,7 @@ async fn key_of(fleet: &Fleet, name: &str, role: Access) -> key::Key {
 }
 
 /// The fleet as called with this agent's key.
-async fn as_agent_key(fleet: &Fleet, agent: &str) -> Fleet {
+pub async fn as_agent_key(fleet: &Fleet, agent: &str) -> Fleet {
     fleet.as_key(&key_of(fleet, agent, Access::Agent).await)
 }
 

@@ -1,6 +1,6 @@
 //! Reads show what expiry would write now, and write nothing.
 
-use fencepost::{Millis, agent, board, mail, op, params, task};
+use fencepost::{Millis, agent, board, mail, once, op, params, task};
 use fencepost_testing::{World, on_both};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -119,6 +119,14 @@ async fn grow_old(world: &World) {
     {
         call(world, "lock/claim", json!({ "name": name, "run": run, "max_ms": max })).await;
     }
+    for (key, run, max) in [
+        ("lost", "dead", None),
+        ("capped", "lives", Some(10_000)),
+        ("held", "lives", None),
+        ("ended", "ended", None),
+    ] {
+        call(world, "once/begin", json!({ "key": key, "command": "x", "run": run, "max_ms": max })).await;
+    }
     // An ended run that held more than one batch gives back.
     let end = "update run set ended_at = opened_at, reason = 'told to' where name = 'ended'";
     world.fleet.transaction(move |tx| Box::pin(tx.execute(end, params![]))).await.unwrap();
@@ -181,6 +189,15 @@ fn requests() -> Vec<(&'static str, Value)> {
         all.push(("task/ready", request));
     }
     all.push(("task/wait", json!({ "board": "auth" })));
+    for key in ["lost", "capped", "held", "ended"] {
+        all.push(("once/show", json!({ "key": key })));
+        all.push(("claim/guard", json!({ "token": format!("once/{key}@1") })));
+    }
+    for status in once::Status::ALL {
+        all.push(("once/list", json!({ "status": status })));
+        all.push(("once/list", json!({ "status": status, "limit": 1 })));
+    }
+    all.push(("once/list", json!({})));
     all.push(("board/list", json!({})));
     all.push(("board/show", json!({ "board": "auth" })));
     for mailbox in ["plain", "hold", "discard", "strict", "hooks/unmatched", "inbox/eve"] {

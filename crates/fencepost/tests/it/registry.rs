@@ -132,6 +132,12 @@ fn every_op_is_listed() {
     route/unmatched  reader reads
     route/again      admin
     lock/claim       agent
+    once/begin       agent
+    once/finish      agent
+    once/resolve     agent
+    once/show        reader reads
+    once/list        reader reads
+    once/remove      admin
     claim/guard      reader reads
     claim/renew      agent
     claim/release    agent
@@ -217,6 +223,7 @@ pub fn least_request(schema: &Value) -> Value {
         let property = &schema["properties"][name];
         let value = match property["type"].as_str() {
             Some("integer") => json!(7),
+            Some("boolean") => json!(true),
             Some("array") => json!([]),
             Some(_) => json!("x"),
             None => {
@@ -258,6 +265,7 @@ async fn ops_that_read_write_nothing() {
         add one     -> auth-1
         claim run=r -> task/auth-1@1
         mail/push s payload=x -> id=1
+        once/begin key=e command=x run=r -> claim.token=once/e@1
     ",
         )
         .await;
@@ -270,6 +278,7 @@ async fn ops_that_read_write_nothing() {
             "inbox/list" | "channel/unread" => json!({ "agent": "bob" }),
             "mail/show" => json!({ "message": 1 }),
             "mail/peek" => json!({ "mailbox": "s" }),
+            "once/show" => json!({ "key": "e" }),
             "board/show" => json!({ "board": "auth" }),
             "task/wait" => json!({ "tasks": ["auth-1"] }),
             "claim/guard" | "loop/guard" => json!({ "token": "task/auth-1@1" }),

@@ -342,7 +342,7 @@ impl Child<'_> {
         // The start of a command is a sign of life: the last one may have been long ago, before a wait for a lock.
         self.activity.sign();
         let capture = Capture::new(self.files.log_writer()?, &crew.profile, &self.activity);
-        let pipes = Pipes::attach(&mut command, input, Captured::OutputAndError, capture)
+        let pipes = Pipes::attach(&mut command, Some(input), Captured::OutputAndError, capture)
             .map_err(|e| Error::unavailable(format!("a child cannot be given its prompt: {e}")))?;
         let interrupted = Cell::new(None);
         let recall = async {

@@ -18,6 +18,7 @@ pages! {
     readme: "README.md",
     agents: "docs/agents.md",
     coming_from: "docs/coming-from.md",
+    effects: "docs/effects.md",
     git_fence: "docs/git-fence.md",
     importing: "docs/importing.md",
     leases_and_guards: "docs/leases-and-guards.md",

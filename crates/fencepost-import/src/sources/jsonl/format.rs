@@ -23,7 +23,8 @@ const FLEET: &str = "fleet";
 const END: &str = "end";
 
 /// Parts of a fleet that an export does not have.
-const LEFT_OUT: &[&str] = &["keys", "runs", "claims", "locks", "request ids", "hook deliveries", "events"];
+const LEFT_OUT: &[&str] =
+    &["keys", "runs", "claims", "locks", "effects", "request ids", "hook deliveries", "events"];
 
 #[derive(Debug, Serialize)]
 struct Header<'a> {

@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// Export the whole fleet, a page at a time, as items for `task/import` and `admin/import`. Each item is consistent in
-/// itself; other calls may write between pages. Not exported: keys, runs, claims, locks, request ids and the log.
+/// itself; other calls may write between pages. Not exported: keys, runs, claims, locks, the effects of `once/begin`,
+/// request ids and the log.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Export {

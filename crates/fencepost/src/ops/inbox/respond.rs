@@ -1,4 +1,4 @@
-use super::{Handled, handle};
+use super::{Handled, handle, outbox};
 use crate::{
     caller::Access,
     db::Tx,
@@ -13,7 +13,8 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Answer a message. The answer is stored with the message.
+/// Answer a message. The answer is stored with the message. If the message came from a source, such as `slack`, the answer
+/// is also queued in the mailbox `outbox/SOURCE`, in the same transaction, for the program that sends it there.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Respond {
@@ -37,6 +38,12 @@ impl Op for Respond {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Handled> {
         check::line("text", &self.text, OUTPUT_MAX)?;
-        handle(tx, &self.message, "responded", Some(Json::of(&self.text)?)).await
+        // A repeat of the same answer queues nothing more.
+        let is_repeat = outbox::is_handled(tx, &self.message).await?;
+        let handled = handle(tx, &self.message, "responded", Some(Json::of(&self.text)?)).await?;
+        if !is_repeat {
+            outbox::queue(tx, &handled.item, self.text).await?;
+        }
+        Ok(handled)
     }
 }

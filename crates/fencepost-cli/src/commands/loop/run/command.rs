@@ -133,7 +133,7 @@ impl Chain<'_> {
             stdout: FirstBytes::up_to(OUTPUT),
             tail: LastBytes::up_to(TAIL),
         };
-        let pipes = Pipes::attach(&mut command, input, Captured::OutputAndError, kept)
+        let pipes = Pipes::attach(&mut command, Some(input), Captured::OutputAndError, kept)
             .map_err(|e| Error::unavailable(format!("a command cannot be started: {e}")))?;
         let (stopped, timed_out) = (Cell::new(false), Cell::new(false));
         let recall = async {

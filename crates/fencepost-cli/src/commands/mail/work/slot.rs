@@ -98,7 +98,7 @@ impl Worker<'_> {
         self.set_environment(&mut command, first);
         let input = delivery::input(claims, self.args.batch.is_some())?;
         let printed = FirstBytes::up_to(OUTPUT_MAX);
-        let pipes = Pipes::attach(&mut command, input, Captured::Output, printed)
+        let pipes = Pipes::attach(&mut command, Some(input), Captured::Output, printed)
             .map_err(|e| Error::unavailable(format!("a command cannot be given its message: {e}")))?;
         let others: Vec<Claim> = claims[1..].iter().map(|claimed| claimed.claim.clone()).collect();
         let renewer = LeaseRenewer::new(
