@@ -18,6 +18,7 @@ mod keys_and_tls;
 mod layers;
 mod lead_and_workers;
 mod loops;
+mod loop_example;
 mod lost_claims;
 mod mail;
 mod mail_crash;

@@ -20,6 +20,7 @@ pages! {
     coming_from: "docs/coming-from.md",
     importing: "docs/importing.md",
     leases_and_guards: "docs/leases-and-guards.md",
+    loops: "docs/loops.md",
     mailboxes: "docs/mailboxes.md",
     operations: "docs/operations.md",
     tasks: "docs/tasks.md",
@@ -71,7 +72,7 @@ fn prepare(path: &str, sealed: &Sealed) {
             sealed.write("stories.jsonl", "{\"title\": \"log in\", \"key\": \"story-1\"}\n");
             sealed.script("feed-the-model", "cat");
         }
-        "docs/workers.md" => sealed.first_commit(),
+        "docs/loops.md" | "docs/workers.md" => sealed.first_commit(),
         _ => {}
     }
 }
