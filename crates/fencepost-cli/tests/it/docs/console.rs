@@ -71,7 +71,10 @@ fn prepare(path: &str, sealed: &Sealed) {
             sealed.write("left.jsonl", "{\"tool_input\": \"ls\"}\n{\"tool_input\": \"make\"}\n");
             sealed.first_commit();
             sealed.write("prd.json", include_bytes!("../../../../../examples/loop/prd.json"));
-            sealed.write("loop.toml", "steps = ['implement']\nstep.implement = 'date > \"$FENCE_STORY.txt\"'\n");
+            sealed.write(
+                "loop.toml",
+                "steps = ['implement']\nstep.implement = 'date > \"$FENCE_STORY.txt\"'\n",
+            );
             sealed.script("feed-the-model", "cat");
         }
         "docs/loops.md" | "docs/workers.md" => sealed.first_commit(),
