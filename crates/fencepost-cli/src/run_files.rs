@@ -144,7 +144,7 @@ pub struct RunFiles {
 pub fn sign_of_life() {
     if let Some(file) = variable("FENCE_TRIGGER_FILE") {
         // The worker may be gone, or a sandbox may keep the file read-only.
-        let _ = std::fs::File::options().append(true).open(file).and_then(|file| touch(&file));
+        let _ = File::options().append(true).open(file).and_then(|file| touch(&file));
     }
 }
 

@@ -18,6 +18,7 @@ mod keeper;
 mod keys_and_tls;
 mod layers;
 mod lead_and_workers;
+mod loop_example;
 mod loops;
 mod lost_claims;
 mod mail;

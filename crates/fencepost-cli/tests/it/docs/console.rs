@@ -22,6 +22,7 @@ pages! {
     git_fence: "docs/git-fence.md",
     importing: "docs/importing.md",
     leases_and_guards: "docs/leases-and-guards.md",
+    loops: "docs/loops.md",
     mailboxes: "docs/mailboxes.md",
     operations: "docs/operations.md",
     tasks: "docs/tasks.md",
@@ -70,10 +71,15 @@ fn prepare(path: &str, sealed: &Sealed) {
             sealed.write("agent-swarm-db.sqlite", include_bytes!("../../data/agent-swarm.sqlite"));
             sealed.write(".pm/tasks.db", include_bytes!("../../data/pm-tasks.db"));
             sealed.write("left.jsonl", "{\"tool_input\": \"ls\"}\n{\"tool_input\": \"make\"}\n");
-            sealed.write("stories.jsonl", "{\"title\": \"log in\", \"key\": \"story-1\"}\n");
+            sealed.first_commit();
+            sealed.write("prd.json", include_bytes!("../../../../../examples/loop/prd.json"));
+            sealed.write(
+                "loop.toml",
+                "steps = ['implement']\nstep.implement = 'date > \"$FENCE_STORY.txt\"'\n",
+            );
             sealed.script("feed-the-model", "cat");
         }
-        "docs/git-fence.md" | "docs/workers.md" => sealed.first_commit(),
+        "docs/git-fence.md" | "docs/loops.md" | "docs/workers.md" => sealed.first_commit(),
         _ => {}
     }
 }
