@@ -234,6 +234,68 @@ on_both! {
         assert!(merge.contains("Fence: task/l-1@2 "), "{merge}");
     }
 
+    /// The claim is lost between the guard and the commit. Meanwhile another chain passes the story and pushes it: the late commit is
+    /// on no branch, its record is refused, and so is its push.
+    fn a_late_commit_after_a_parallel_pass_is_refused(sealed: Sealed) {
+        begin(&sealed, &[("a", &[])]);
+        config(&sealed, "l.toml", "at_end = 'push'\nremote = './hub.git'", &[("implement", IMPLEMENT)]);
+        succeeded(&sealed.sh("git init -q --bare hub.git && cd hub.git && fence git install"));
+        sealed.script(".git/hooks/pre-commit", &format!(
+            "cd {}; [ -e block ] || exit 0; rm block; touch blocked; until [ -e go ]; do sleep 0.02; done", sealed.path().display()));
+        fs::write(sealed.path().join("block"), "").expect("written");
+        start(&sealed, &[]);
+        let first = chain(&sealed, &["--config", "l.toml"]);
+        until("the guard has passed, and git commits", || sealed.path().join("blocked").exists());
+        first.send(Signal::STOP);
+        sealed.ok(&["unclaim", "l-1"]);
+        let second = run(&sealed, &["--config", "l.toml"]);
+        succeeded(&second);
+        assert!(told(&second).contains(&"- end pushed".to_owned()), "{second:?}");
+        let tips = || ["loop/l/a", "loop/l/main"].map(|branch| git(&sealed, &format!("rev-parse {branch}")));
+        let before = tips();
+        go(&sealed);
+        let late = || sealed.sh("git -C .fence/trees/l-1@1 log -1 --format=%B").out;
+        until("the late commit is made", || late().contains("Fence: task/l-1@1 "));
+        first.send(Signal::CONT);
+        let first = first.end();
+        assert_eq!(first.code, 5, "{first:?}");
+        assert_eq!((tips(), statuses(&sealed)), (before, are(&[("a", "passed")])));
+        let guarded = sealed.fence(&["loop", "guard", "task/l-1@1"]);
+        assert_eq!((guarded.code, guarded.out.as_str()), (5, "already_passed"));
+        let pushed = sealed.sh("git -C .fence/trees/l-1@1 push ../../../hub.git HEAD:refs/heads/late");
+        assert!(pushed.code != 0 && pushed.err.contains("late push: task `l-1` was already pushed under fence 2, and these commits have fence 1"), "{pushed:?}");
+    }
+
+    /// The claim is lost while the tool runs, between its guard and its effect: the chain ends it, and the push that it had begun is
+    /// refused.
+    fn a_tool_that_outlives_its_claim_cannot_push(sealed: Sealed) {
+        begin(&sealed, &[("a", &[])]);
+        succeeded(&sealed.sh("git init -q --bare hub.git && cd hub.git && fence git install"));
+        // It leaves its group and its run, as a daemon does, so the chain cannot end it.
+        sealed.script("daemon", "touch begun; until [ -e go ]; do sleep 0.02; done
+            git push hub $(cat commit):refs/heads/late > pushed.new 2>&1; mv pushed.new pushed");
+        sealed.script("tool", r#"fleet=$(fence call admin/about | tr -d '\n' | sed 's/.*"fleet": *"\(........\).*/\1/')
+            echo late > a.txt; git add .; git commit -qm "late
+
+Fence: $FENCE_CLAIM $fleet"
+            git rev-parse HEAD > "$1/commit"; cd "$1"; env -u FENCE_RUN -u FENCE_CLAIM setsid ./daemon & exec sleep 1000"#);
+        config(&sealed, "late.toml", "", &[("implement", "exec $OUT/tool $OUT")]);
+        config(&sealed, "l.toml", "at_end = 'push'\nremote = 'hub'", &[("implement", IMPLEMENT)]);
+        git(&sealed, &format!("remote add hub {}", sealed.path().join("hub.git").display()));
+        start(&sealed, &[]);
+        let first = chain(&sealed, &["--config", "late.toml"]);
+        until("the tool has begun", || sealed.path().join("begun").exists());
+        sealed.ok(&["unclaim", "l-1"]);
+        let first = first.end();
+        assert_eq!((first.code, told(&first).last().map(String::as_str)), (5, Some("a claim lease_expired")), "{first:?}");
+        let second = run(&sealed, &["--config", "l.toml"]);
+        succeeded(&second);
+        go(&sealed);
+        until("the push has ended", || sealed.path().join("pushed").exists());
+        let pushed = read(&sealed.path().join("pushed"));
+        assert!(pushed.contains("late push: task `l-1` was already pushed under fence 2"), "{pushed}");
+    }
+
     /// The story is merged, and its verdict is not given: it has passed, and nothing is done again.
     fn a_chain_killed_between_merge_and_verdict_is_resumed_at_the_verdict(sealed: Sealed) {
         begin(&sealed, &[("a", &[]), ("b", &["a"])]);
