@@ -135,10 +135,8 @@ impl Repository {
     async fn detach_trees(&self, branch: &str, start: &str) -> Result<()> {
         let others = self.listed().await?.into_iter().filter(|tree| tree.branch.as_deref() == Some(branch));
         for other in others.collect::<Vec<_>>() {
-            let ours = match self.entry(&other.path).await? {
-                Some(entry) => Some(self.git.clone().with_variable("GIT_DIR", entry)),
-                None => None,
-            };
+            let entry = self.entry(&other.path).await?;
+            let ours = entry.map(|entry| self.git.clone().with_variable("GIT_DIR", entry));
             let is_ours = match &ours {
                 Some(git) => git.ask(["rev-parse", "--quiet", "--verify", START]).await?.is_some(),
                 None => false,
