@@ -6,8 +6,8 @@
 //! - A verdict ends the claim: the story has passed, is tried again with feedback, or is skipped. `task/done` and `task/fail`
 //!   refuse a story.
 //! - Every op that changes a loop locks its row first, before runs and tasks.
-//! - A story that waits for a skipped one never becomes ready. [`rule::consequences`] says what follows; the ops that write store
-//!   it ([`Loop::settle`]), and the ops that read show it.
+//! - A story that waits for a skipped one never becomes ready. `rule::consequences` says what follows; the ops that write store
+//!   it (`Loop::settle`), and the ops that read show it.
 
 mod plan;
 mod row;
