@@ -144,7 +144,6 @@ impl<'d> Director<'d> {
             let send = inbox::Send {
                 agent: LEAD.into(),
                 text: text.into(),
-                source: Some("slack".into()),
                 sender: Some("kim".into()),
                 ..Default::default()
             };
