@@ -194,7 +194,7 @@ on_both! {
     /// On another machine the lease has to end.
     fn a_chain_that_is_gone_is_followed_after_its_lease(sealed: Sealed) {
         begin(&sealed, &[("a", &[])]);
-        config(&sealed, "short.toml", "lease = \"3s\"", &[("implement", WAITS)]);
+        config(&sealed, "short.toml", "lease = \"10s\"", &[("implement", WAITS)]);
         config(&sealed, "l.toml", "", &[("implement", IMPLEMENT)]);
         start(&sealed, &[]);
         let first = chain(&sealed, &["--config", "short.toml"]);
@@ -449,22 +449,22 @@ Fence: $FENCE_CLAIM $fleet"
 
     /// A step has a maximum time and retries; the repository's own hooks are obeyed.
     fn a_step_that_fails_is_tried_again_and_then_fails_the_story(sealed: Sealed) {
-        begin(&sealed, &[("a", &[]), ("b", &[])]);
-        let out = sealed.path().display();
-        let text = format!("steps = ['implement']\n[step.implement]\ntimeout = '300ms'\nretries = 1\nrun = ['echo one $FENCE_STORY >> {out}/ran; sleep 1000', 'echo two $FENCE_STORY >> {out}/ran; echo no >&2; exit 7']\n");
-        fs::write(sealed.path().join("l.toml"), text).expect("written");
+        begin(&sealed, &[("a", &[]), ("b", &[]), ("c", &[])]);
         start(&sealed, &["--max-retries", "0"]);
-        let said = run(&sealed, &["--config", "l.toml", "--count", "1"]);
-        succeeded(&said);
-        assert_eq!(appended(&sealed, "ran"), ["one a", "two a"]);
-        assert!(said.out.contains("ran for more than 300ms and was ended"), "{said:?}");
-        let feedback = json(&sealed, &["loop", "status", "l"])["stories"][0]["feedback"].clone();
-        assert_eq!(feedback, "step `implement` exited with 7:\nno");
+        let feedback = |n: usize| json(&sealed, &["loop", "status", "l"])["stories"][n]["feedback"].as_str().unwrap_or_default().to_owned();
+        let text = "steps = ['implement']\n[step.implement]\ntimeout = '300ms'\nrun = 'sleep 1000'\n";
+        fs::write(sealed.path().join("slow.toml"), text).expect("written");
+        succeeded(&run(&sealed, &["--config", "slow.toml", "--count", "1"]));
+        assert_eq!(feedback(0), "step `implement` ran for more than 300ms and was ended");
+        let out = sealed.path().display();
+        let text = format!("steps = ['implement']\n[step.implement]\nretries = 1\nrun = ['echo one >> {out}/ran; exit 3', 'echo two >> {out}/ran; echo no >&2; exit 7']\n");
+        fs::write(sealed.path().join("fails.toml"), text).expect("written");
+        succeeded(&run(&sealed, &["--config", "fails.toml", "--count", "1"]));
+        assert_eq!((appended(&sealed, "ran"), feedback(1)), (vec!["one".to_owned(), "two".to_owned()], "step `implement` exited with 7:\nno".to_owned()));
         sealed.script(".git/hooks/pre-commit", "echo no tests >&2; exit 1");
         config(&sealed, "l.toml", "", &[("implement", IMPLEMENT)]);
         succeeded(&run(&sealed, &["--config", "l.toml"]));
-        let feedback = json(&sealed, &["loop", "status", "l"])["stories"][1]["feedback"].clone();
-        assert!(feedback.as_str().is_some_and(|text| text.contains("cannot be committed: git failed: no tests")), "{feedback}");
+        assert!(feedback(2).contains("cannot be committed: git failed: no tests"), "{}", feedback(2));
     }
 
     /// The lease is 30 minutes, so the chain does not end because of it.
