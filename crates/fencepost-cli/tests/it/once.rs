@@ -8,11 +8,11 @@ use crate::{
 use fencepost::{event, once};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{fs, process::Stdio};
+use std::{fs, path::Path, process::Stdio};
 
 /// A command whose effect is a line in `effects`. If there is a file `hang`, it then waits for ever.
 const SEND: &str = "echo sent >> effects
-    if [ -e hang ]; then echo $$ > leader.new; mv leader.new leader; exec sleep 1000; fi
+    if [ -e hang ]; then echo $$ > leader; exec sleep 1000; fi
     echo done; echo slow >&2";
 
 fn effects(sealed: &Sealed) -> usize {
@@ -296,7 +296,7 @@ on_both! {
     fn others_wait_while_it_runs(sealed: Sealed) {
         sealed.ok(&["init"]);
         fs::write(sealed.path().join("hang"), "").expect("written");
-        let script = "echo $$ > leader.new; mv leader.new leader; while [ -e hang ]; do sleep 0.02; done; echo out; exit 6";
+        let script = "echo $$ > leader; while [ -e hang ]; do sleep 0.02; done; echo out; exit 6";
         let words = |flags: &[&'static str]| [&["once", "mail"], flags, &["--", "bash", "-c", script]].concat();
         let holder = Running::fence(&sealed, &words(&[]));
         leader(&sealed);
@@ -377,7 +377,8 @@ fn a_signal_for_the_command_leaves_it_in_doubt() {
     sealed.ok(&["init"]);
     fs::write(sealed.path().join("hang"), "").expect("written");
     let fence = Running::fence(&sealed, &words("mail", &[]));
-    leader(&sealed);
+    let leader = leader(&sealed);
+    until("it sleeps", || read(Path::new(&format!("/proc/{leader}/comm"))) == "sleep\n");
     fence.send(Signal::INT);
     let said = fence.end();
     assert_eq!(said.code, 130, "{said:?}");

@@ -58,7 +58,7 @@ fn signals_are_passed_on() {
     sealed.ok(&["init"]);
     let script = "for s in INT HUP QUIT USR1 USR2; do trap \"echo $s >> got\" $s; done
         trap 'echo TERM >> got; exit 9' TERM
-        echo $$ > leader.new; mv leader.new leader
+        echo $$ > leader
         while :; do sleep 0.02; done";
     let fence = Running::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", script]);
     leader(&sealed);
@@ -229,7 +229,7 @@ on_both! {
         // TERM comes before KILL, and a command that handles TERM has time to end.
         let _ = fs::remove_file(sealed.path().join("leader"));
         let listens = "trap 'echo told > told; exit 0' TERM
-            echo $$ > leader.new; mv leader.new leader
+            echo $$ > leader
             while :; do sleep 0.02; done";
         let fence = Running::fence(&sealed, &["lock", "deploy", "--grace", "1m", "--", "bash", "-c", listens]);
         leader(&sealed);
@@ -277,7 +277,7 @@ on_both! {
         ];
         for (verb, way) in ways {
             let _ = fs::remove_file(sealed.path().join("leader"));
-            let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+            let script = "echo $$ > leader; exec sleep 1000";
             let fence = Running::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
             let leader = leader(&sealed);
             sealed.ok(way);

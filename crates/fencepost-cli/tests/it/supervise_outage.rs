@@ -103,7 +103,7 @@ fn no_command_outlives_the_file_of_its_fleet() {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "a task", "--board", "auth"]);
         sealed.ok(&["claim", "auth-1"]);
-        let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+        let script = "echo $$ > leader; exec sleep 1000";
         let fence = Running::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
         let leader = leader(&sealed);
         let lost = sealed.sh(loss);
@@ -122,7 +122,7 @@ fn no_command_outlives_the_file_of_its_fleet() {
 fn no_command_outlives_the_schema_of_its_fleet() {
     let sealed = Sealed::postgres();
     sealed.ok(&["init"]);
-    let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+    let script = "echo $$ > leader; exec sleep 1000";
     let old = Running::fence(&sealed, &["lock", "deploy", "--", "sh", "-c", script]);
     let old_leader = leader(&sealed);
     let url = sealed.url();
