@@ -35,6 +35,12 @@ pub async fn connect(schema: &str) -> tokio_postgres::Client {
     client
 }
 
+/// Does the shared server write to the disk before it acknowledges? That of `make test` does not: see there.
+pub async fn fsync() -> bool {
+    let row = connect("public").await.query_one("show fsync", &[]).await.expect("the setting");
+    row.get::<_, String>(0) == "on"
+}
+
 /// A PostgreSQL of one test's own, which the test can stop and start. Dropping it removes it.
 #[derive(Debug)]
 pub struct Cluster {

@@ -1,6 +1,7 @@
 //! `fence doctor`: its findings and its hints.
 
 use crate::{on_both, sealed::Sealed};
+use fencepost_testing::postgres::fsync;
 use serde_json::Value;
 
 /// The findings, as `name level`, and the whole of them.
@@ -40,10 +41,13 @@ const WELL: [&str; 8] = [
     "run ok",
 ];
 
-/// A fleet in a work tree has one more finding.
+/// A fleet in a work tree has one more finding. The PostgreSQL of `make test` does not survive a power cut, and doctor notices.
 fn well(sealed: &Sealed) -> Vec<String> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let is_weak = sealed.url().starts_with("postgres") && !runtime.block_on(fsync());
     let copy = sealed.is_in_its_work_tree().then_some("copy ok");
-    WELL.into_iter().chain(copy).map(str::to_owned).collect()
+    let known = |line| if is_weak && line == "durability ok" { "durability warning" } else { line };
+    WELL.into_iter().map(known).chain(copy).map(str::to_owned).collect()
 }
 
 on_both! {
@@ -57,7 +61,8 @@ on_both! {
         assert!(all[1]["message"].as_str().expect("a text").ends_with(&format!(", fleet {id}")), "{all:#}");
         assert!(all[2]["message"].as_str().expect("a text").starts_with("version "), "{all:#}");
         let durability = all[3]["message"].as_str().expect("a text");
-        assert!(durability.contains("synchronous=full") || durability.contains("synchronous_commit=on"), "{all:#}");
+        let says = ["synchronous=full", "synchronous_commit=on", "undo acknowledged changes: fsync=off"];
+        assert!(says.iter().any(|says| durability.contains(says)), "{all:#}");
     }
 
     fn damage_is_a_problem(sealed: Sealed) {

@@ -3,6 +3,8 @@
 use crate::on_both;
 
 on_both! {
+    without a server:
+
     fn one_loop_is_started_twice_and_does_each_story_once(sealed: Sealed) {
         let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/loop/run");
         let said = sealed.sh(&format!("timeout 400 '{run}' . 2>&1"));

@@ -14,7 +14,7 @@ use std::fs;
 const WAITS: &str = r#"echo $$ > "$OUT/begun.new"; mv "$OUT/begun.new" "$OUT/begun"; until [ -e "$OUT/go" ]; do sleep 0.02; done"#;
 
 /// A config with a lease that does not run out. `out` is the directory of the test, outside of the trees.
-fn config(sealed: &Sealed, name: &str, top: &str, steps: &[(&str, &str)]) {
+pub fn config(sealed: &Sealed, name: &str, top: &str, steps: &[(&str, &str)]) {
     let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
     let out = sealed.path().display();
     let lines: String = steps
@@ -26,7 +26,7 @@ fn config(sealed: &Sealed, name: &str, top: &str, steps: &[(&str, &str)]) {
 }
 
 /// A repository, a fleet and a plan: stories with those that they wait for.
-fn begin(sealed: &Sealed, stories: &[(&str, &[&str])]) {
+pub fn begin(sealed: &Sealed, stories: &[(&str, &[&str])]) {
     sealed.ok(&["init"]);
     succeeded(&sealed.sh(
         "git config user.name test; git config user.email test@example.com; git checkout -q -b main
@@ -54,7 +54,7 @@ fn run(sealed: &Sealed, words: &[&str]) -> Finished {
 }
 
 /// The lines of a chain, as `story step status`.
-fn told(said: &Finished) -> Vec<String> {
+pub fn told(said: &Finished) -> Vec<String> {
     lines(&said.out)
 }
 
@@ -75,14 +75,14 @@ fn are(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(id, status)| ((*id).to_owned(), (*status).to_owned())).collect()
 }
 
-fn git(sealed: &Sealed, words: &str) -> String {
+pub fn git(sealed: &Sealed, words: &str) -> String {
     let said = sealed.sh(&format!("git {words}"));
     assert_eq!(said.code, 0, "git {words}: {said:?}");
     said.out
 }
 
 /// The lines of a file that commands append to.
-fn appended(sealed: &Sealed, file: &str) -> Vec<String> {
+pub fn appended(sealed: &Sealed, file: &str) -> Vec<String> {
     read(&sealed.path().join(file)).lines().map(str::to_owned).collect()
 }
 
@@ -105,7 +105,7 @@ fn trees(sealed: &Sealed) -> Vec<String> {
 }
 
 /// A step that leaves a file named after its story, and counts itself.
-const IMPLEMENT: &str =
+pub const IMPLEMENT: &str =
     r#"echo "$FENCE_STORY" >> "$OUT/ran"; echo "$FENCE_STORY $FENCE_ROUND" > "$FENCE_STORY.txt""#;
 
 on_both! {

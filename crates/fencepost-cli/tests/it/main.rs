@@ -19,6 +19,7 @@ mod keys_and_tls;
 mod layers;
 mod lead_and_workers;
 mod loop_example;
+mod loop_guards;
 mod loops;
 mod lost_claims;
 mod mail;

@@ -1,12 +1,12 @@
-//! A proxy before a server or PostgreSQL that can be slow, mute or closed, and can lose replies.
+//! A proxy before a server or PostgreSQL that can be slow, mute or closed, and can lose replies or hold one back.
 
 use crate::running::until;
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -41,6 +41,19 @@ struct State {
     refused: AtomicUsize,
     /// Two for each open connection: one per direction.
     open: AtomicUsize,
+    holds: Mutex<Holds>,
+    released: Condvar,
+}
+
+/// One reply that is held back.
+#[derive(Debug, Default)]
+struct Holds {
+    /// The text in its request.
+    request: String,
+    /// How many such requests come before it; `None` if no reply is to be held any more.
+    before: Option<usize>,
+    /// The proxy has the reply, and the client does not.
+    has_it: bool,
 }
 
 impl Proxy {
@@ -80,6 +93,22 @@ impl Proxy {
         self.state.lost.load(Ordering::SeqCst)
     }
 
+    /// Holds back one reply: that to the request with this text in it before which so many others with the text come.
+    pub fn hold(&self, request: &str, before: usize) {
+        let holds = Holds { request: request.into(), before: Some(before), has_it: false };
+        *self.state.holds.lock().expect("not poisoned") = holds;
+    }
+
+    pub fn has_it(&self) -> bool {
+        self.state.holds.lock().expect("not poisoned").has_it
+    }
+
+    /// Passes the held reply on, and holds no other one.
+    pub fn release(&self) {
+        *self.state.holds.lock().expect("not poisoned") = Holds::default();
+        self.state.released.notify_all();
+    }
+
     /// How many connections were refused.
     pub fn refused(&self) -> usize {
         self.state.refused.load(Ordering::SeqCst)
@@ -104,10 +133,11 @@ impl State {
             return;
         };
         let back = (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
+        let held = Arc::<AtomicBool>::default();
         for ((from, to), replies) in [((client, server), false), (back, true)] {
-            let state = self.clone();
+            let (state, held) = (self.clone(), held.clone());
             std::thread::spawn(move || {
-                state.carry(&from, &to, replies);
+                state.carry(&from, &to, replies, &held);
                 // One that is closed already cannot be shut down.
                 let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
                 state.open.fetch_sub(1, Ordering::SeqCst);
@@ -115,8 +145,9 @@ impl State {
         }
     }
 
-    /// Copies bytes until one side closes, a reply is dropped, or the connection is cut.
-    fn carry(&self, mut from: &TcpStream, mut to: &TcpStream, replies: bool) {
+    /// Copies bytes until one side closes, a reply is dropped, or the connection is cut. `held`: the connection's next reply is the
+    /// one to be held.
+    fn carry(&self, mut from: &TcpStream, mut to: &TcpStream, replies: bool, held: &AtomicBool) {
         let mut bytes = [0; 65536];
         while let Ok(n @ 1..) = from.read(&mut bytes) {
             let mode = self.mode();
@@ -129,6 +160,11 @@ impl State {
                     self.lost.fetch_add(1, Ordering::SeqCst);
                     return;
                 }
+                if held.swap(false, Ordering::SeqCst) {
+                    self.keep_back();
+                }
+            } else if self.is_to_be_held(&bytes[..n]) {
+                held.store(true, Ordering::SeqCst);
             }
             match mode {
                 Mode::Mute => {}
@@ -140,6 +176,26 @@ impl State {
                 }
             }
         }
+    }
+}
+
+impl State {
+    fn is_to_be_held(&self, request: &[u8]) -> bool {
+        let mut holds = self.holds.lock().expect("not poisoned");
+        let Some(before) = holds.before else { return false };
+        if !String::from_utf8_lossy(request).contains(&holds.request) {
+            return false;
+        }
+        holds.before = before.checked_sub(1);
+        before == 0
+    }
+
+    /// Returns when the reply is released.
+    fn keep_back(&self) {
+        let mut holds = self.holds.lock().expect("not poisoned");
+        // A reply that was released before it came is not held.
+        holds.has_it = !holds.request.is_empty();
+        let _released = self.released.wait_while(holds, |holds| holds.has_it).expect("not poisoned");
     }
 }
 

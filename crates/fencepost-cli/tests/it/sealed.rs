@@ -315,15 +315,11 @@ pub fn finished(output: Output) -> Finished {
     }
 }
 
-/// Runs a test in the four worlds of [`on_both`] at the same time.
-pub fn in_all_worlds(test: fn(Sealed)) {
+/// Runs a test at the same time in two worlds: both databases, one of them behind a server.
+pub fn at_once(test: fn(Sealed)) {
     type Start = fn() -> Sealed;
-    let worlds: [(&str, Start); 4] = [
-        ("sqlite", Sealed::sqlite),
-        ("postgres", Sealed::postgres),
-        ("sqlite_served", || Sealed::served(Sealed::sqlite())),
-        ("postgres_served", || Sealed::served(Sealed::postgres())),
-    ];
+    let worlds: [(&str, Start); 2] =
+        [("sqlite", Sealed::sqlite), ("postgres_served", || Sealed::served(Sealed::postgres()))];
     let tests = worlds.map(|(name, world)| {
         let test = std::thread::Builder::new().name(name.into()).spawn(move || test(world()));
         (name, test.expect("a thread"))
@@ -336,7 +332,7 @@ pub fn in_all_worlds(test: fn(Sealed)) {
 /// Runs a test on both databases, and on both once more over HTTP. Attributes such as `#[ignore]` go to each of the four.
 ///
 /// - Tests after `without a server:` do not run over HTTP: they are dear, and HTTP makes no difference to them.
-/// - Tests after `at once:` mostly wait: one test runs in the four worlds at the same time.
+/// - Tests after `at once:` mostly wait: one test runs in two worlds at the same time, SQLite without a server and PostgreSQL with one.
 #[macro_export]
 macro_rules! on_both {
     (
@@ -355,8 +351,8 @@ macro_rules! on_both {
             $crate::sealed::Sealed::served($crate::sealed::Sealed::postgres()),
             $($(#[$of])* $name)*
         );
-        $(mod in_all_worlds {
-            $($(#[$of_waiting])* #[test] fn $waiting() { $crate::sealed::in_all_worlds(super::$waiting); })*
+        $(mod at_once {
+            $($(#[$of_waiting])* #[test] fn $waiting() { $crate::sealed::at_once(super::$waiting); })*
         })?
     };
 }

@@ -574,16 +574,20 @@ fn commands(sealed: &Sealed) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_text_acts_on_a_terminal_or_begins_at_the_margin() {
-    let sealed = Sealed::sqlite();
-    sealed.ok(&["init"]);
-    let used = seed(&sealed.url());
-    let all = commands(&sealed);
+fn every_command_is_listed() {
+    let all = commands(&Sealed::sqlite());
     let listed: BTreeSet<String> = COMMANDS.iter().map(|(name, _)| (*name).to_owned()).collect();
     let new: Vec<_> = all.difference(&listed).collect();
     assert!(new.is_empty(), "say in COMMANDS how these show something that others wrote: {new:?}");
     let old: Vec<_> = listed.difference(&all).collect();
     assert!(old.is_empty(), "these are no commands any more: {old:?}");
+}
+
+/// A fleet full of hostile texts, and the words of every command that shows one.
+fn hostile_fleet() -> (Sealed, Vec<Vec<String>>) {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let used = seed(&sealed.url());
     let item = json!({ "id": "imported-1", "title": HOSTILE, "body": HOSTILE, HOSTILE: 1 });
     std::fs::write(sealed.path().join("hostile.jsonl"), item.to_string()).expect("written");
     let escaped: String = HOSTILE.chars().map(|c| format!("\\U{:08x}", u32::from(c))).collect();
@@ -598,24 +602,42 @@ fn no_text_acts_on_a_terminal_or_begins_at_the_margin() {
     let steps = "steps = ['implement']\nstep.implement = 'cat; exit 1'\n";
     std::fs::write(sealed.path().join("loops.toml"), steps).expect("written");
     let lines = COMMANDS.iter().flat_map(|(_, lines)| lines.iter());
-    let lines: Vec<Vec<String>> =
-        lines.map(|line| line.split_whitespace().map(|word| fill(word, &used)).collect()).collect();
+    let lines = lines.map(|line| line.split_whitespace().map(|word| fill(word, &used)).collect()).collect();
+    (sealed, lines)
+}
+
+/// A script that runs all the commands.
+fn script(lines: &[Vec<String>], more: &str) -> String {
     let quoted =
         |words: &[String]| words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
-    let script = |more: &str| {
-        let lines = lines.iter().map(|words| format!("fence {more} {} < /dev/null\n", quoted(words)));
-        format!("export FENCE_RUN=me\n{}", lines.collect::<String>())
-    };
-    sealed.script("terminal.sh", &script(""));
-    sealed.script("json.sh", &script("--json"));
+    let lines = lines.iter().map(|words| format!("fence {more} {} < /dev/null\n", quoted(words)));
+    format!("export FENCE_RUN=me\n{}", lines.collect::<String>())
+}
+
+#[test]
+fn no_text_acts_on_a_terminal() {
+    let (sealed, lines) = hostile_fleet();
+    sealed.script("terminal.sh", &script(&lines, ""));
     let shown = sealed.sh("script -qec 'stty cols 100; ./terminal.sh' /dev/null < /dev/null");
     look("a terminal", &plain(&shown.out));
     assert!(
         shown.out.contains("\\u{1b}[2J") && shown.out.contains("    error: forged"),
         "it is shown: {shown:?}"
     );
+}
+
+#[test]
+fn no_text_acts_on_readers_of_json() {
+    let (sealed, lines) = hostile_fleet();
+    sealed.script("json.sh", &script(&lines, "--json"));
     let said = sealed.sh("./json.sh 2>&1");
     look("--json", &said.out);
+    assert!(said.out.contains("error: forged"), "it is shown: {said:?}");
+}
+
+#[test]
+fn no_text_begins_at_the_margin() {
+    let (sealed, lines) = hostile_fleet();
     for words in &lines {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let said = sealed.fence(&words);

@@ -2,10 +2,11 @@
 
 use crate::{
     on_both,
-    running::{members, read, until},
+    running::{ask, members, read, until},
     sealed::Sealed,
     work::{WAITS, add, begun, begun_one, go, json, runs, succeeded, task, work},
 };
+use fencepost::admin;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -112,7 +113,8 @@ on_both! {
         succeeded(&said);
         assert_eq!(json(&sealed, &["show", "b-2"])["task"]["output"], "a", "{said:?}");
         let made = sealed.sh("git log -1 --format='%an: %B' fence/b-1@1");
-        assert_eq!(made.out.trim_end(), "test: task 1\n\nFence: task/b-1@1");
+        let fleet = ask(&sealed, async |fleet| fleet.call(admin::About {}).await).expect("the fleet").fleet;
+        assert_eq!(made.out.trim_end(), format!("test: task 1\n\nFence: task/b-1@1 {}", &fleet[..8]));
     }
 
     /// A client that reports a usage limit pauses its agent; the work goes back without an attempt, and the session is resumed later.

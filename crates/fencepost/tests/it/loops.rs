@@ -186,6 +186,14 @@ on_both! {
         fleet.call(loops::Start { id: "m".into(), ..start(&[("a", &[])]) }).await.unwrap();
         fleet.call(loops::Cancel { id: "m".into(), reason: None }).await.unwrap();
         assert_eq!(code(fleet.call(task::Retry { task: "m-1".into(), request: None }).await), Code::NotReady);
+        // A loop ends: no story waits for a task that its plan does not know. Tasks may wait for stories.
+        fleet.call(loops::Start { id: "n".into(), ..start(&[("a", &[]), ("b", &["a"])]) }).await.unwrap();
+        let other = world.add("another task").await;
+        let depend = |task: &str, after: &str| task::Depend { task: task.into(), after: after.into(), request: None };
+        assert_eq!(code(fleet.call(depend("n-1", &other)).await), Code::NotReady);
+        let undepend = task::Undepend { task: "n-2".into(), after: "n-1".into(), ..task::Undepend::default() };
+        assert_eq!(code(fleet.call(undepend).await), Code::NotReady);
+        fleet.call(depend(&other, "n-1")).await.unwrap();
     }
 
     async fn one_chain_has_a_story_and_others_are_told(world: World) {

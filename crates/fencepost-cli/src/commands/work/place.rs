@@ -9,12 +9,13 @@ use crate::{
     environment::host,
     identity::process::own_program,
     names::{digest, unique},
-    output::text::shell_quoted,
+    output::text::{line, shell_quoted},
     supervise::{LeaseRenewer, Service, is_finished},
+    trailer::Trailer,
     worktree::{self, Attempt, Created, Plan, Repository, Tree, branch_of, some},
 };
 use fencepost::{
-    Code, Error, Millis, Op, Result,
+    Code, Error, Millis, Op, Result, admin,
     agent::Type,
     claim, lock, run,
     task::{self, Task},
@@ -222,7 +223,15 @@ impl Child<'_> {
     pub async fn integrate(&self, tree: &Tree, settled: bool) -> Result<Option<Decision>> {
         let crew = self.worker.crew;
         let (Some(task), Some(branch)) = (self.task(), &tree.branch) else { return Ok(None) };
-        let message = format!("{}\n\nFence: {}", task.title, self.renewer.token());
+        if !crew.profile.worker_commits && crew.args.merge_into.is_none() {
+            return Ok(None);
+        }
+        let fleet = self.worker.service.call_until_answered(admin::About {}).await?.fleet;
+        let token = self.renewer.token().parse().map_err(Error::internal)?;
+        let trailer =
+            Trailer::new(token, &fleet).ok_or_else(|| Error::internal("a claim without a trailer"))?;
+        // A title may have several lines, and one of them could be a trailer.
+        let message = format!("{}\n\n{trailer}", line(&task.title));
         if crew.profile.worker_commits {
             let commit = tree.commit_all(&message, &self.worker.agent);
             let committed = self.step(Under::of(settled), crew.args.grace, commit).await?;

@@ -7,6 +7,8 @@ use crate::{on_both, sealed::Sealed};
 macro_rules! pages {
     ($($test:ident: $path:literal),* $(,)?) => {
         on_both! {
+            without a server:
+
             $(fn $test(sealed: Sealed) { run(&Page::read($path), &sealed) })*
         }
 

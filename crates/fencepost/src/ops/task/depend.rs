@@ -10,6 +10,7 @@ use crate::{
     ids::TaskId,
     lease::Under,
     limits::check,
+    ops::loops::refuse_story,
     params,
 };
 use schemars::JsonSchema;
@@ -32,7 +33,7 @@ impl Op for Depend {
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
     const EXAMPLE: &'static str = r#"{"task":"auth-3","after":"auth-2"}"#;
-    refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
+    refuses![NotReady, AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 
@@ -42,7 +43,7 @@ impl Op for Depend {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
-        let (found, other) = both(tx, &self.task, &self.after).await?;
+        let (found, other) = both(tx, "depend", &self.task, &self.after).await?;
         if tx.opening.is_repeat("task.depends", Some(&found.resource()))? {
             return Ok(Changed { task: found.view(tx.now) });
         }
@@ -81,12 +82,14 @@ pub(crate) fn lock_edges() -> Stmt {
 
 /// Loads both ends of an edge, under the lock that all changes of edges take. The dependency is locked
 /// before its dependent.
-pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Record, Record)> {
+pub(super) async fn both(tx: &mut Tx<'_>, verb: &str, task: &str, after: &str) -> Result<(Record, Record)> {
     let (id, other) = (TaskId::check("task", task)?, TaskId::check("after", after)?);
     tx.one(lock_edges()).await?;
     let mut others = load_set(tx, [&other].into_iter(), Lock::ToDependOn).await?;
     let task = super::load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
     let other = others.remove(&other).ok_or_else(|| not_found(&other))?;
+    // A story that waited for a task outside of its loop could keep the loop from ending.
+    refuse_story(&task, verb)?;
     Ok((task, other))
 }
 

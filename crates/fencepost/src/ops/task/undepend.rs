@@ -6,7 +6,7 @@ use crate::{
     caller::Access,
     db::{Batch, Tx},
     engine::{
-        op::{OnRetry, Op, erased},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -35,6 +35,7 @@ impl Op for Undepend {
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
     const EXAMPLE: &'static str = r#"{"task":"auth-3","after":"auth-2"}"#;
+    refuses![NotReady];
     type Reply = Changed;
     erased!();
 
@@ -45,7 +46,7 @@ impl Op for Undepend {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
-        let (task, other) = both(tx, &self.task, &self.after).await?;
+        let (task, other) = both(tx, "undepend", &self.task, &self.after).await?;
         if tx.opening.is_repeat("task.freed", Some(&task.resource()))? {
             return Ok(Changed { task: task.view(tx.now) });
         }
