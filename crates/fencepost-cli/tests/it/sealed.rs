@@ -329,7 +329,8 @@ pub fn at_once(test: fn(Sealed)) {
     assert!(failed.is_empty(), "it failed in {failed:?}");
 }
 
-/// Runs a test on both databases, and on both once more over HTTP. Attributes such as `#[ignore]` go to each of the four.
+/// Runs a test on both databases, and on SQLite once more over HTTP. There the database makes no difference to a command, and tests of
+/// the client and the server use both. Attributes such as `#[ignore]` go to each of the three.
 ///
 /// - Tests after `without a server:` do not run over HTTP: they are dear, and HTTP makes no difference to them.
 /// - Tests after `at once:` mostly wait: one test runs in two worlds at the same time, SQLite without a server and PostgreSQL with one.
@@ -346,11 +347,6 @@ macro_rules! on_both {
         $crate::in_world!(sqlite, $crate::sealed::Sealed::sqlite(), $($(#[$of])* $name)* $($($(#[$of_own])* $own)*)?);
         $crate::in_world!(postgres, $crate::sealed::Sealed::postgres(), $($(#[$of])* $name)* $($($(#[$of_own])* $own)*)?);
         $crate::in_world!(sqlite_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::sqlite()), $($(#[$of])* $name)*);
-        $crate::in_world!(
-            postgres_served,
-            $crate::sealed::Sealed::served($crate::sealed::Sealed::postgres()),
-            $($(#[$of])* $name)*
-        );
         $(mod at_once {
             $($(#[$of_waiting])* #[test] fn $waiting() { $crate::sealed::at_once(super::$waiting); })*
         })?
