@@ -107,7 +107,7 @@ impl File {
 
     fn parse(path: PathBuf, text: &str, command: &Command) -> Result<Self> {
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
-            let line = e.span().map_or(0, |span| text[..span.start].lines().count().max(1));
+            let line = 1 + e.span().map_or(0, |span| text[..span.start].matches('\n').count());
             wrong(&path, format!("line {line}: {}", e.message()))
         })?;
         let known = known(command);

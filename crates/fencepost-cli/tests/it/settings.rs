@@ -187,6 +187,7 @@ fn invalid_settings_are_refused() {
         "run = \"me\"",
         "url = 1.5",
         "url =",
+        "agent = \"kim\"\n= 1",
         "[serve]\nlisten = \"here\"",
     ] {
         write(&sealed, "fence.toml", text);
@@ -216,6 +217,11 @@ fn invalid_settings_are_refused() {
       (exit 1)
     url =
       error: HERE/fence.toml: line 1: string values must be quoted, expected literal string
+      hint: the command's --help says what it takes (docs/errors.md#invalid)
+      (exit 1)
+    agent = "kim"
+    = 1
+      error: HERE/fence.toml: line 2: unquoted keys cannot be empty, expected letters, numbers, `-`, `_`
       hint: the command's --help says what it takes (docs/errors.md#invalid)
       (exit 1)
     [serve]

@@ -39,7 +39,7 @@ pub struct Verdict {
     /// The commit that was judged. A story cannot pass without one.
     #[serde(default)]
     pub commit: Option<String>,
-    /// What is wrong, for the next attempt. A failing verdict needs it; that of a skipped story is its reason.
+    /// The defects, for the next attempt. A failing verdict needs it; that of a skipped story is its reason.
     #[serde(default)]
     pub feedback: Option<String>,
 }
