@@ -11,8 +11,11 @@ use std::{
 
 /// The parent of the kernel's threads, which have no environment.
 const KERNEL: i32 = 2;
-/// How often to look for the environment of a process that has none.
-const EXEC_LOOKS: u32 = 10;
+/// How often to look for the environment of a process that has none, and of one that is in the middle of an `exec`.
+const EMPTY_LOOKS: u32 = 10;
+const EXEC_LOOKS: u32 = 1000;
+/// The end of the environment's memory, counted from the state in `/proc/PID/stat`: 0 until an `exec` has copied it.
+const ENV_END: usize = 48;
 
 /// One process, as it was when it was read. A system uses ids again, so id and start time together identify a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -50,7 +53,7 @@ impl Process {
         let parent = i32::try_from(number(1)?).ok()?;
         let environment = match variables {
             [] => Vec::new(),
-            _ => environment(&dir.join("environ"), pid == KERNEL || parent == KERNEL),
+            _ => environment(&dir, pid == KERNEL || parent == KERNEL),
         };
         let variables = variables.iter().filter_map(|&name| {
             let entry = environment.split(|&b| b == 0).find(|entry| {
@@ -83,15 +86,26 @@ impl Process {
     }
 }
 
-/// The variables of a process; none if it belongs to another user. In the middle of an `exec` a process has none for a moment.
-fn environment(file: &Path, is_of_kernel: bool) -> Vec<u8> {
+/// The variables of a process; none if it belongs to another user. In the middle of an `exec` a process has none for a moment, which
+/// is long if other processes have the cores.
+fn environment(dir: &Path, is_of_kernel: bool) -> Vec<u8> {
+    let mut empty = 0;
     for _ in 0..EXEC_LOOKS {
-        match fs::read(file) {
-            Ok(bytes) if bytes.is_empty() && !is_of_kernel => look_again_later(),
+        match fs::read(dir.join("environ")) {
+            Ok(bytes) if bytes.is_empty() && !is_of_kernel && empty < EMPTY_LOOKS => {
+                empty += u32::from(!is_in_exec(dir));
+                look_again_later();
+            }
             read => return read.unwrap_or_default(),
         }
     }
     Vec::new()
+}
+
+fn is_in_exec(dir: &Path) -> bool {
+    let stat = fs::read_to_string(dir.join("stat")).unwrap_or_default();
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, after)| after).split_whitespace();
+    !matches!(fields.next(), None | Some("Z" | "X")) && fields.nth(ENV_END - 1) == Some("0")
 }
 
 /// The time until the next look at `/proc`.

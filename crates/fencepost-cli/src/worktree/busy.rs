@@ -3,7 +3,7 @@
 //! A tree with a mark holds no work of anybody. The lock ends with its process, so a mark without a lock shows that the process
 //! died, and the tree can be removed.
 
-use crate::location::device_and_inode;
+use crate::{identity::process, location::device_and_inode};
 use fencepost::{Error, Result};
 use std::{
     fs::{self, File, TryLockError},
@@ -13,6 +13,8 @@ use std::{
 };
 
 const EXTENSION: &str = ".busy";
+/// How often to look whether a mark that we made and could not lock is gone.
+const SWEEP_LOOKS: u32 = 1000;
 
 #[derive(Debug)]
 pub struct Busy {
@@ -27,6 +29,7 @@ impl Busy {
     pub fn mark(tree: &Path) -> Result<Option<Self>> {
         let path = mark_of(tree);
         let failed = |e: io::Error| Error::unavailable(format!("cannot lock `{}`: {e}", path.display()));
+        let mut looks = 0;
         loop {
             let (file, was_left) = match File::options().append(true).create_new(true).open(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -39,6 +42,12 @@ impl Busy {
             };
             match file.try_lock() {
                 Ok(()) => {}
+                // Somebody who cleans up has locked our new mark before us, and removes it soon.
+                Err(TryLockError::WouldBlock) if (!was_left || looks > 0) && looks < SWEEP_LOOKS => {
+                    looks += 1;
+                    process::look_again_later();
+                    continue;
+                }
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(e)) => return Err(failed(e)),
             }

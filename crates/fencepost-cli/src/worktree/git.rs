@@ -311,8 +311,8 @@ fn not_started(error: &io::Error, directory: &Path) -> Error {
 /// Another git holds a lock, or is in the middle of adding or removing a work tree.
 fn is_contended(stderr: &str) -> bool {
     let lock = stderr.contains(".lock") && stderr.contains("File exists");
-    let list = stderr.contains("failed to read") && stderr.contains("worktrees/");
-    lock || list || stderr.contains("could not lock config file")
+    let list = ["failed to read", "could not create directory of"].iter().any(|says| stderr.contains(says));
+    lock || list && stderr.contains("worktrees/") || stderr.contains("could not lock config file")
 }
 
 #[cfg(test)]

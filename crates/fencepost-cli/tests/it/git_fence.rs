@@ -137,7 +137,7 @@ Fence: task/auth-1@1 '$(git log -1 --format=%B | sed -n 's/^Fence: [^ ]* //p')")
              git push --no-verify \"$TO\" HEAD:refs/heads/late 2> unchecked; echo $? >> unchecked
              : > pushed; sleep 1000";
         let start = |board: &str, to: &str| {
-            let claim = format!("fence claim {board}-1 --run {board} --ttl 12s -q");
+            let claim = format!("fence claim {board}-1 --run {board} --ttl 20s -q");
             let guard = format!("cd {board}; exec fence guard $({claim}) --grace 100ms -- sh -c \"$COMMAND\"");
             Running::start(place.command("bash").env("COMMAND", command).env("TO", to), &["-c", &guard])
         };

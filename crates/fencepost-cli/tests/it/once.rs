@@ -152,7 +152,7 @@ fn large_and_binary_output_is_passed_on_whole_and_kept_up_to_a_limit() {
     assert_eq!(status(&sealed, "unread"), "succeeded");
     // A reader that never reads does not stop the claim from being renewed, nor its command from ending.
     let held = sealed.sh("mkfifo full; sleep 1000 < full & reader=$!; exec 3> full
-         fence once stalled --ttl 6s -- sh -c 'head -c 200000 /dev/zero; echo > end' >&3 & fence=$!
+         fence once stalled -- sh -c 'head -c 200000 /dev/zero; echo > end' >&3 & fence=$!
          for i in {1..3000}; do fence once stalled --json 2>&1 | grep -q succeeded && break; sleep 0.1; done
          kill -TERM $fence; wait $fence; echo $?; kill $reader");
     assert_eq!((held.code, held.out.as_str()), (0, "0"), "{held:?}");
@@ -351,7 +351,7 @@ on_both! {
     fn a_stopped_caller_leaves_it_in_doubt(sealed: Sealed) {
         sealed.ok(&["init"]);
         fs::write(sealed.path().join("hang"), "").expect("written");
-        let fence = Running::fence(&sealed, &words("mail", &["--ttl", "6s", "--grace", "100ms"]));
+        let fence = Running::fence(&sealed, &words("mail", &["--ttl", "15s", "--grace", "100ms"]));
         let leader = leader(&sealed);
         fence.send(Signal::STOP);
         until("the command is gone", || members(leader).is_empty());

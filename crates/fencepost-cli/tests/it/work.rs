@@ -153,7 +153,7 @@ on_both! {
         sealed.script("cmd", &format!(r#"
             setsid bash -c 'trap "" TERM HUP; exec sleep 1000' & echo $! > "away.$FENCE_RUN"
             {WAITS}"#));
-        let first = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--ttl", "10s", "--grace", "200ms", "--", "./cmd"]);
+        let first = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--grace", "200ms", "--", "./cmd"]);
         until("three children have begun", || begun(&sealed).len() == 3);
         let children = begun(&sealed);
         let away: Vec<i32> = children.iter().map(|(run, _)| {
@@ -164,6 +164,7 @@ on_both! {
         until("no child survives", || children.iter().all(|(_, child)| members(*child).is_empty()));
         until("no grandchild survives", || away.iter().all(|process| !is_alive(*process)));
         // Another agent gets the work when the leases end.
+        sealed.sql("update run set expires_at = opened_at where ended_at is null");
         go(&sealed);
         let second = work(&sealed, &["--agent", "ann", "--count", "3", "--grace", "200ms", "--", "./cmd"]);
         succeeded(&second.end());
@@ -179,7 +180,7 @@ on_both! {
     fn a_frozen_worker_loses_its_child_before_its_lease(sealed: Sealed) {
         sealed.ok(&["init"]);
         add(&sealed, 1);
-        let frozen = work(&sealed, &["--agent", "bob", "--ttl", "10s", "--grace", "200ms", "--count", "1", "--", "bash", "-c", WAITS]);
+        let frozen = work(&sealed, &["--agent", "bob", "--ttl", "20s", "--grace", "200ms", "--count", "1", "--", "bash", "-c", WAITS]);
         let (first, child) = begun_one(&sealed);
         frozen.send(Signal::STOP);
         until("the child is ended", || members(child).is_empty());

@@ -102,7 +102,7 @@ on_both! {
         fs::write(sealed.path().join("mine.toml"), format!("command = ['{cmd}']\nworker_commits = true\n")).expect("written");
         add(&sealed, 1);
         sealed.ok(&["add", "second", "--board", "b", "--after", "b-1"]);
-        let worker = work(&sealed, &["--profile", "mine.toml", "--agents", "2", "--count", "2", "--worktree", "--ttl", "20s"]);
+        let worker = work(&sealed, &["--profile", "mine.toml", "--agents", "2", "--count", "2", "--worktree"]);
         // The run of the first child stays alive after its claim has ended: the second child waits for the commit.
         until("the first task is done", || task(&sealed, "b-1").0 == "completed");
         let lease = || runs(&sealed).iter().find(|run| run.trigger.is_some() && run.alive && run.claims.is_empty()).map(|run| run.expires_at);
@@ -242,6 +242,11 @@ on_both! {
         sealed.ok(&["offer", "b-6", "bob"]);
         sealed.script("cmd", r#"
             case "$FENCE_CLAIM" in
+                task/b-6@*) ;;
+                # None of the seven ends before all have begun: the first that fails can be claimed again after ten seconds.
+                *) : > "in.$FENCE_RUN"; until set -- in.*; [ $# -eq 7 ]; do sleep 0.02; done;;
+            esac
+            case "$FENCE_CLAIM" in
                 task/b-1@*) echo "no verdict";;
                 task/b-2@*) fence done --output "its own word" > /dev/null; kill -SEGV $$;;
                 task/b-3@*) echo "last words"; exit 3;;
@@ -253,7 +258,6 @@ on_both! {
             esac"#);
         let said = work(&sealed, &["--agent", "bob", "--count", "1", "--accept", "task_offered", "--", "./cmd"]).end();
         assert_eq!((said.code, task(&sealed, "b-6").0.as_str()), (0, "offered"), "{said:?}");
-        // All at once: the first that fails can be claimed again after ten seconds.
         let words = ["--agent", "bob", "--count", "7", "--max-concurrent", "7", "--accept", "pool_task"];
         let said = work(&sealed, &[&words[..], &["--no-verdict", "fail", "--", "./cmd"]].concat()).end();
         assert_eq!(said.code, 0, "{said:?}");

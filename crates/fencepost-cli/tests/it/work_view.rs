@@ -46,8 +46,9 @@ on_both! {
         terminal.until("it is resumed", |screen| screen.starts_with("working  "));
 
         terminal.press("l");
-        let screen = terminal.shows("output of bob-");
-        assert!(screen.contains("\nat work on task/b-2@1") && screen.contains("esc close"), "{screen}");
+        terminal.until("the output is shown", |screen| {
+            screen.contains("output of bob-") && screen.contains("\nat work on task/b-2@1") && screen.contains("esc close")
+        });
         terminal.press("\x1b");
         terminal.shows("1 running");
         terminal.press("d");

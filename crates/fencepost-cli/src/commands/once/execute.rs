@@ -116,11 +116,14 @@ impl Attempt<'_> {
         let Ended::Exited(code) = ended else { return self.not_finished(ended, forwarded).await };
         let token = self.claim.token.clone();
         let finish = once::Finish { token, exit_code: i64::from(code), stdout, stderr };
+        // Before the result is kept: somebody who sees it may send a signal at once.
+        let signals = Signals::listen();
         let effect = self.record(finish).await.map_err(|e| self.not_recorded(&e))?.effect;
+        let mut signals = signals?;
         // The result is kept: a reader may take its time, and a signal ends only this process.
         tokio::select! {
             () = forwarded.written() => {}
-            code = async { interrupted(&mut Signals::listen()?).await; Ok::<_, Error>(()) } => code?,
+            _ = interrupted(&mut signals) => {}
         }
         if self.context.json() {
             self.context.print(&once::Changed { effect }, |_| String::new())?;
