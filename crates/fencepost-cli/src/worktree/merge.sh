@@ -21,21 +21,6 @@ git() {
 }
 in_tree() { git -C "$tree" -c core.hooksPath=/dev/null "$@"; }
 
-# Runs a git that reads git's list of work trees, and sets `output`. It waits while another git changes the list: see `is_contended`
-# in git.rs.
-patiently() {
-    tries=0
-    until output=$(LC_ALL=C; export LC_ALL; "$@" 2>&1); do
-        tries=$((tries + 1))
-        case $output in
-            *'failed to read'*worktrees/* | *'could not create directory of'*worktrees/*) ;;
-            *) return 1 ;;
-        esac
-        [ "$tries" -lt 50 ] || return 1
-        sleep 0.1
-    done
-}
-
 # A work tree whose directory is gone is removed from git's list, too; a locked one only with two --force.
 remove_tree() { rm -rf -- "$tree"; git worktree remove --force --force "$tree" 2>/dev/null; }
 
@@ -54,7 +39,17 @@ old=$(git rev-parse --quiet --verify "refs/heads/$into^{commit}") || stop 2 "the
 tip=$(git rev-parse --quiet --verify "$commit^{commit}") || stop 2 "there is no branch \`$branch\`"
 if git merge-base --is-ancestor "$tip" "$old"; then stop 0 "\`$into\` contains \`$branch\` already"; fi
 
-patiently git -c core.hooksPath=/dev/null worktree add --quiet --detach "$tree" "$old" || stop 2 "$output"
+# Another git may be changing the list of work trees: see `is_contended` in git.rs.
+attempts=0
+until output=$(LC_ALL=C; export LC_ALL; git -c core.hooksPath=/dev/null worktree add --quiet --detach "$tree" "$old" 2>&1); do
+    attempts=$((attempts + 1))
+    case $output in
+        *'failed to read'*worktrees/* | *'could not create directory of'*worktrees/*) ;;
+        *) stop 2 "$output" ;;
+    esac
+    [ "$attempts" -lt 50 ] || stop 2 "$output"
+    sleep 0.1
+done
 
 # A user without an identity gets ours: git would make one up, or refuse.
 if ! git -c user.useConfigOnly=true var GIT_AUTHOR_IDENT >/dev/null 2>&1; then
@@ -78,8 +73,12 @@ if [ -n "${FENCE_MERGE_GUARD:-}" ]; then
     sh -c "$FENCE_MERGE_GUARD" 9>&- >&2 || stop 3 "the guard refused: \`$into\` stays as it is"
 fi
 
-patiently git for-each-ref --format='%(worktreepath)' "refs/heads/$into" || stop 2 "$output"
-where=$output
+attempts=0
+until where=$(git for-each-ref --format='%(worktreepath)' "refs/heads/$into"); do
+    attempts=$((attempts + 1))
+    [ "$attempts" -lt 50 ] || exit 2
+    sleep 0.1
+done
 # A bare repository has a HEAD, but no files that would have to follow.
 if [ -z "$where" ] || [ "$(git -C "$where" rev-parse --is-inside-work-tree 2>&1)" = false ]; then
     output=$(git update-ref -m "fence work: merge $branch" "refs/heads/$into" "$new" "$old" 2>&1) ||

@@ -33,7 +33,7 @@ pub struct Config {
     pub copy: Vec<String>,
 }
 
-/// The way of `loop/LOOP/main` when the loop is finished.
+/// Where `loop/LOOP/main` goes when the loop is finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AtEnd {
     Leave,
