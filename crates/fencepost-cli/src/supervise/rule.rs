@@ -187,7 +187,8 @@ impl Rule {
 
     fn unconfirmed(&self) -> Error {
         let token = &self.token;
-        if self.no_answer.is_none() && self.has_maximum() {
+        // Whether or not the database answered last, no answer could have extended the lease.
+        if self.has_maximum() {
             return Error::new(Code::LeaseExpired, format!("the maximum time of claim `{token}` is over"))
                 .hint("its command was stopped in time; a longer --max allows more time");
         }
@@ -312,6 +313,11 @@ mod tests {
                 "the maximum is reached, and it was renewed once, early",
                 vec![(18, Renewed(lease(18, 43))), (50, Tick), (51, Gone)],
                 "18: watchdog 60500, 50: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
+            ),
+            (
+                "the maximum is reached, and the last check was not answered",
+                vec![(20, Renewed(lease(20, 40))), (48, no_answer()), (49, Tick), (50, Gone)],
+                "20: watchdog 59500, 49: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
             ),
             (
                 "others renewed it before, so a renewal returns three quarters",

@@ -148,6 +148,7 @@ on_both! {
         assert_eq!(sealed.ok(&["claim", "auth-1", "-q"]), "task/auth-1@4");
         let shown = sealed.ok(&["show", "auth-1"]);
         assert!(shown.contains("\nattempts: 1 of 3\n"), "{shown}");
+        sealed.readable();
         let log = sealed.ok(&["log", "auth-1"]);
         assert_eq!(log.matches("its terminal or agent is gone").count(), 3, "{log}");
     }
@@ -294,7 +295,7 @@ on_both! {
     fn it_renews_while_its_shell_lives_and_stops_with_it(sealed: Sealed) {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
-        let said = shell.run("fence claim --keep --ttl 10s");
+        let said = shell.run("fence claim --keep --ttl 20s");
         let run = shell.run("fence whoami --json | grep -o 'shell-[0-9a-f-]*' | head -1");
         let keeper = the_keeper(&sealed);
         assert!(said.ends_with(&format!("process {keeper} renews it while this session lives")), "{said}");
@@ -340,7 +341,7 @@ on_both! {
         fleet_with(&sealed, 2);
         let mut one = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
         let mut two = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
-        one.run("fence claim --keep -q --ttl 10s");
+        one.run("fence claim --keep -q --ttl 20s");
         let keeper = the_keeper(&sealed);
         two.run("fence claim --keep -q");
         assert_eq!(the_keeper(&sealed), keeper);
@@ -418,7 +419,7 @@ fn it_does_not_outlive_the_schema_of_its_fleet() {
     let sealed = Sealed::postgres();
     fleet_with(&sealed, 1);
     let mut shell = Shell::start(&sealed);
-    shell.run("fence claim --keep -q --ttl 10s");
+    shell.run("fence claim --keep -q --ttl 20s");
     the_keeper(&sealed);
     let (url, runtime) = (sealed.url(), tokio::runtime::Runtime::new().expect("a runtime"));
     let schema = url.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).expect("a schema");
@@ -449,7 +450,7 @@ fn a_database_that_is_down_is_retried_until_the_lease_is_over() {
     fleet_with(&sealed, 1);
     let proxy = Proxy::before(&sealed.url());
     let mut shell = Shell::with(&sealed, &[("FENCE_RUN", "kept"), ("FENCE_DB", &proxy.url)]);
-    assert_eq!(shell.run("fence claim --keep -q --ttl 15s"), "task/auth-1@1");
+    assert_eq!(shell.run("fence claim --keep -q --ttl 24s"), "task/auth-1@1");
     let keeper = the_keeper(&sealed);
 
     // Down for a while, so that it retries; then it renews as soon as possible.

@@ -149,13 +149,22 @@ pub fn last_beat(sealed: &Sealed) -> Time {
     beats(sealed).expect("it lived")
 }
 
+/// The times of all beats.
+fn all_beats(sealed: &Sealed) -> Vec<i64> {
+    let beats = read(&sealed.path().join("beats"));
+    let whole = beats.lines().filter(|line| line.len() == 13);
+    whole.map(|line| line.parse().expect("milliseconds")).collect()
+}
+
+/// Did the whole machine pause for a second or longer while [`STUBBORN`] lived?
+pub fn paused(sealed: &Sealed) -> bool {
+    all_beats(sealed).windows(2).any(|pair| pair[1] - pair[0] >= 1000)
+}
+
 /// No process of [`STUBBORN`] lived after this moment.
 #[track_caller]
 pub fn over_by(sealed: &Sealed, end: Time) {
-    let beats = read(&sealed.path().join("beats"));
-    let whole = beats.lines().filter(|line| line.len() == 13);
-    let beats: Vec<i64> = whole.map(|line| line.parse().expect("milliseconds")).collect();
-    let late = outlived(&beats, end.0).map(Time);
+    let late = outlived(&all_beats(sealed), end.0).map(Time);
     assert_eq!(late, None, "it beat after the end of its lease at {end}");
 }
 

@@ -33,7 +33,7 @@ impl Server {
 /// An address for a server that goes away and comes back. Its port is below those that a system gives to outgoing
 /// connections: one of another test could take it meanwhile.
 pub fn lasting_address() -> String {
-    let address = || format!("127.0.0.1:{}", fastrand::u16(20_000..32_000));
+    let address = || format!("127.0.0.1:{}", fastrand::u16(20_000..26_000));
     let free = |address: &String| std::net::TcpListener::bind(address).is_ok();
     std::iter::repeat_with(address).find(free).expect("a free port")
 }

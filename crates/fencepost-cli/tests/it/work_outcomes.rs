@@ -271,6 +271,7 @@ on_both! {
         assert_eq!(state("b-4"), "unassigned 0 ");
         assert_eq!(state("b-5"), "completed 1 ");
         assert_eq!(state("b-7"), "failed 1 its own reason");
+        sealed.readable();
         let log = sealed.ok(&["log", "b-3"]);
         assert!(log.contains("exit 3") && log.contains("last words"), "{log}");
     }

@@ -12,6 +12,9 @@ use fencepost_testing::{
 use std::time::Duration;
 use tokio::{task::JoinHandle, time::Instant};
 
+/// Time enough for a thousand calls on a busy machine.
+const LONG: Duration = Duration::from_secs(300);
+
 pub fn next(run: &str, seconds: i64) -> task::Claim {
     task::Claim { wait_ms: Some(Millis::seconds(seconds)), ..task::Claim::next("auth", run) }
 }
@@ -31,9 +34,9 @@ pub fn waits<O: Op>(fleet: &Fleet, op: O) -> JoinHandle<Result<O::Reply>> {
 
 /// Waits until the fleet's counts are as wanted, for example until this many calls wait.
 pub async fn until(fleet: &Fleet, what: &str, wanted: impl Fn(Counts) -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + LONG;
     while !wanted(fleet.stats()) {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}: {:?}", fleet.stats());
+        assert!(Instant::now() < end, "not within {LONG:?}: {what}: {:?}", fleet.stats());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -45,14 +48,14 @@ pub async fn parked(fleet: &Fleet, count: u64) {
 /// Waits for a whole second without a statement. It is real time, because nothing may happen in it. The watcher may still
 /// query after the last commit, and on PostgreSQL it queries every three seconds in any case.
 pub async fn nobody_asks(fleet: &Fleet) -> Counts {
-    for _ in 0..PATIENCE.as_secs() {
+    for _ in 0..LONG.as_secs() {
         let before = fleet.stats();
         tokio::time::sleep(Duration::from_secs(1)).await;
         if fleet.stats() == before {
             return before;
         }
     }
-    panic!("in no second of {PATIENCE:?} nobody asked: {:?}", fleet.stats());
+    panic!("in no second of {LONG:?} nobody asked: {:?}", fleet.stats());
 }
 
 /// The reply, which must come soon.
