@@ -17,8 +17,9 @@ use std::{cell::Cell, process::Command};
 
 /// The longest JSON that a step may print.
 const OUTPUT: usize = 1024 * 1024;
-/// The time between TERM and KILL. A chain that lost its claim must be gone within two seconds: another one has the story.
-const GRACE: Millis = Millis::seconds(1);
+/// The time between TERM and KILL. A chain that lost its claim must be gone within two seconds: another one has the story. It looks
+/// every second, so with a grace of a second it took up to 2.0 s.
+const GRACE: Millis = Millis(600);
 /// How much of the end of both streams is kept as feedback.
 const TAIL: usize = 8 * 1024;
 
