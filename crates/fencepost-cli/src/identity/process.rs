@@ -217,6 +217,17 @@ fn is_throwaway(command_line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    /// The field before it is where the environment begins, so the two tell how long it is.
+    #[test]
+    fn the_end_of_an_environment_is_where_it_is_looked_for() {
+        let stat = fs::read_to_string("/proc/self/stat").expect("our own");
+        let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+        let at = |field: usize| fields[field].parse::<u64>().expect("an address");
+        let length = fs::read("/proc/self/environ").expect("our own").len() as u64;
+        assert_eq!(at(ENV_END) - at(ENV_END - 1), length);
+        assert!(!is_in_exec(Path::new("/proc/self")) && !is_in_exec(Path::new("/proc/0")));
+    }
+
     #[test]
     fn throwaway_shells() {
         let cases = [

@@ -320,6 +320,20 @@ mod tests {
     use super::*;
     use crate::worktree::testing::Sample;
 
+    #[test]
+    fn another_git_is_in_the_way_for_a_moment() {
+        for (says, is_passing) in [
+            ("fatal: Unable to create '/r/.git/index.lock': File exists.", true),
+            ("error: could not lock config file .git/config: File exists", true),
+            ("fatal: failed to read .git/worktrees/x/commondir: Success", true),
+            ("fatal: could not create directory of '.git/worktrees/x': No such file or directory", true),
+            ("fatal: failed to read object 1a2b: Input/output error", false),
+            ("fatal: '/r/x' already exists", false),
+        ] {
+            assert_eq!(is_contended(says), is_passing, "{says}");
+        }
+    }
+
     #[tokio::test]
     async fn another_gits_lock_is_waited_for_and_a_hook_that_hangs_is_ended() {
         let sample = Sample::new();

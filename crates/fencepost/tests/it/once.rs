@@ -343,7 +343,7 @@ on_both! {
         world.end("a").await;
         is_in_doubt(&refused(answer(waiter).await));
         is_in_doubt(&refused(answer(waits(&world.fleet, wait("b"))).await));
-        // Who wants to run it again in doubt gets it from a holder that dies.
+        // A caller that would run it again in doubt gets it when the holder dies.
         let holder = take(&world, once::Begin { retry_in_doubt: true, ..begin("c") }).await;
         assert_ne!(holder, again);
         let waiter = waits(&world.fleet, once::Begin { retry_in_doubt: true, ..wait("d") });
