@@ -9,6 +9,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
     pub agent: Option<String>,
+    /// The run that the caller says it acts in. It is believed only if it is the caller's own: see [`crate::log::cause`].
+    pub(crate) run: Option<String>,
     /// The key that it showed. Without one it may call every op.
     pub(crate) key: Option<Arc<Key>>,
     /// It called remotely without a key, while the fleet had none.

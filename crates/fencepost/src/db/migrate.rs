@@ -29,8 +29,9 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 17, sql: include_str!("migrations/0017_fleet_id.sql") },
     Migration { version: 18, sql: include_str!("migrations/0018_loops.sql") },
     Migration { version: 19, sql: include_str!("migrations/0019_once.sql") },
+    Migration { version: 20, sql: include_str!("migrations/0020_storms.sql") },
     #[cfg(test)]
-    Migration { version: 20, sql: include_str!("../ops/conformance/parcel.sql") },
+    Migration { version: 21, sql: include_str!("../ops/conformance/parcel.sql") },
 ];
 
 /// The first version whose row of `fleet` has a column for the version.

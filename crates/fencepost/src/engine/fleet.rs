@@ -57,6 +57,13 @@ impl Fleet {
         Self { caller: Caller { agent: Some(agent), ..self.caller.clone() }, ..self.clone() }
     }
 
+    /// The same fleet, called from within this run: posts, messages and tasks of these calls record it as their cause, if the run
+    /// is alive and the caller's own.
+    #[must_use]
+    pub fn in_run(&self, run: impl Into<String>) -> Self {
+        Self { caller: Caller { run: Some(run.into()), ..self.caller.clone() }, ..self.clone() }
+    }
+
     /// The key with this secret, unless it was revoked.
     pub fn key(&self, secret: &str) -> BoxFuture<'_, Result<Option<Key>>> {
         let secret = secret.to_owned();

@@ -16,6 +16,7 @@ pub fn visit_all(visitor: &mut impl Visit) {
     super::inbox::visit(visitor);
     super::channel::visit(visitor);
     super::route::visit(visitor);
+    super::storm::visit(visitor);
     super::lock::visit(visitor);
     super::once::visit(visitor);
     super::claim::visit(visitor);

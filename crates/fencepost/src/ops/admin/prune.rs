@@ -1,6 +1,6 @@
 use crate::{
     caller::Access,
-    clock::Millis,
+    clock::{Millis, Time},
     db::{Row, Stmt, Tx, in_use::InUse, key_set},
     engine::op::{OnRetry, Op, erased},
     error::Result,
@@ -8,7 +8,7 @@ use crate::{
     ops::{
         channel,
         event::prune::{HISTORY, REQUESTS_KEPT},
-        mail, route,
+        mail, route, storm,
     },
     params,
 };
@@ -20,7 +20,7 @@ const BATCH: i64 = 500;
 const LONGEST: Millis = Millis(TTL_MAX.0 * 400);
 
 /// Remove old data: ended runs, unused locks, finished tasks that no task depends on, finished messages past their
-/// mailbox's retention, posts that every reader has read, ids of outside deliveries, and revoked keys. Data ages only
+/// mailbox's retention, posts that every reader has read, causes, triggers, ids of outside deliveries, and revoked keys. Data ages only
 /// while the fleet is in use: an idle period counts as one hour at most. One call removes a bounded number. Events have
 /// their own prune. Boards, loops and mailboxes stay: a board keeps its numbers from being used again, a loop keeps its id, and a
 /// mailbox keeps its settings.
@@ -82,6 +82,7 @@ impl Op for Prune {
                 params![before],
             )
             .await?;
+        storm::prune::prune(tx, Time(before), BATCH).await?;
         tx.execute("delete from gap where at < ?1", params![in_use.ago(LONGEST)]).await?;
         // A lock's name can be used again, and so can an imported task's number. Their new rows must get higher fences.
         if let Some(highest) = highest_task.max(highest_lock) {

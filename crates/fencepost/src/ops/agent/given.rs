@@ -7,7 +7,7 @@ use crate::{
     ids::Token,
     lease::Hold,
     lease::delivery::redeliver,
-    ops::{channel, inbox, mail, run, task},
+    ops::{channel, inbox, mail, run, storm, task},
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,11 +107,20 @@ impl Given {
             handed.extend(redeliver(tx, &mail::claimable::REDELIVERY, &messages).await?);
         }
         if !readers.is_empty() {
-            trigger.channels = channel::reader::given(tx, &readers).await?;
+            let unread = match kind {
+                Type::UnreadWakeup => channel::reader::Unread::Posts,
+                _ => channel::reader::Unread::Mentions,
+            };
+            trigger.channels = channel::reader::given(tx, &readers, unread).await?;
             handed.extend(channel::again(tx, &readers).await?);
         }
         tx.notes.delivered = handed;
         match kind {
+            Type::UnreadWakeup => {
+                if let Some(message) = letters.first() {
+                    trigger.wakeup = storm::Wakeup::again(tx, message).await?;
+                }
+            }
             Type::TasksFinished => trigger.tasks = trigger::finished_tasks(tx, letters.iter()).await?,
             _ => trigger.messages = letters.into_iter().map(inbox::Item::of).collect(),
         }

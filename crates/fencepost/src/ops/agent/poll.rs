@@ -14,32 +14,41 @@ use crate::{
         prelude::Prelude,
     },
     error::{Code, Error, Result},
-    lease::{hold::write_logged, run::Holder},
+    lease::run::Holder,
     limits::{NAME_MAX, TTL_MAX, check},
     log::Event,
-    ops::inbox,
+    ops::{
+        inbox,
+        storm::{
+            self,
+            wakeups::{self, AtCap},
+        },
+    },
     params,
     topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Default lease of a trigger's run.
 pub const TTL: Millis = Millis::seconds(60);
 /// Work that has waited for longer than this comes first.
 pub const STALE: Millis = Millis::minutes(10);
+/// A poll that waits because too many wake-ups run looks again after this time.
+const CAP_AGAIN: Millis = Millis::seconds(5);
 
 /// Get an agent's next trigger: work that is claimed in the same transaction, for a new run. One run has one trigger:
 /// polling again with the same run returns the same trigger while the run is alive. The search order is: offers,
-/// assigned tasks, the inbox, mentions, and then notices of finished tasks for a lead, or the pool for a worker. Work
-/// that has waited too long comes first.
+/// assigned tasks, the inbox, mentions, wake-ups for unread posts (if `accept` names them), and then notices of finished
+/// tasks for a lead, or the pool for a worker. Work that has waited too long comes first.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Poll {
     pub agent: String,
     /// The run that will hold the trigger: a new name.
     pub run: String,
-    /// Only these trigger types.
+    /// Only these trigger types (default: all but `unread_wakeup`).
     #[serde(default)]
     pub accept: Option<Vec<Type>>,
     /// Use of the pool. Default: `take`.
@@ -170,6 +179,13 @@ impl Op for Poll {
     }
 }
 
+/// Counts mentions that a limit on causes left out. Counters come last in the lock order.
+async fn count_suppressed(tx: &mut Tx<'_>, suppressed: i64) -> Result<()> {
+    tx.send(storm::state::count(&BTreeMap::from([("suppressed_cause", suppressed)])).collect())
+        .await
+        .map(drop)
+}
+
 /// Extends the presence of an agent's row, if that is due and the caller acts for the agent.
 fn presence(row: &Row, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
     let agent = Record::read(row)?;
@@ -261,17 +277,26 @@ impl Poll {
             return Ok((agent.role == Role::Lead || pool.takes_any(&agent)).then(Polled::nothing));
         }
         let holder = Holder::of(tx, &self.run, Some(&self.agent), Some(self.ttl_ms.unwrap_or(TTL)))?;
-        let mut to =
-            Recipient { agent: &agent, holder: &holder, entered: None, max: self.max_ms, pool: &pool };
+        let mut to = Recipient {
+            agent: &agent,
+            holder: &holder,
+            entered: None,
+            max: self.max_ms,
+            pool: &pool,
+            cause: None,
+            suppressed: 0,
+            at_cap: None,
+        };
         for kind in order {
             if let Some(trigger) = to.take(tx, kind).await? {
                 let run_key = to.enter(tx).await?;
-                self.store_trigger(tx, run_key, &trigger).await?;
+                self.store_trigger(tx, run_key, &trigger, to.cause.as_deref()).await?;
                 let jumped = Some(kind) != in_turn;
                 if jumped != agent.jumped {
                     let sql = "update agent set jumped = ?2 where name = ?1";
                     tx.execute(sql, params![&self.agent, i64::from(jumped)]).await?;
                 }
+                count_suppressed(tx, to.suppressed).await?;
                 return Ok(Some(Polled { trigger: Some(trigger), held_back: None }));
             }
         }
@@ -279,7 +304,24 @@ impl Poll {
         if let Some(run_key) = to.entered {
             tx.execute("delete from run where key = ?1 and trigger_type is null", params![run_key]).await?;
         }
+        count_suppressed(tx, to.suppressed).await?;
+        if let Some(at_cap) = to.at_cap {
+            return Ok(Some(self.at_cap(tx, &at_cap)));
+        }
         Ok(None)
+    }
+
+    /// The reply while wake-ups wait and too many run. No event announces that another agent's run ended, so a waiting poll looks
+    /// again by itself.
+    fn at_cap(&self, tx: &mut Tx<'_>, at_cap: &AtCap) -> Polled {
+        let agents = Some(self.agent.as_str());
+        let topics = [Topic::agent(&self.agent), Topic::ended(agents), Topic::dead(agents)];
+        tx.notes.subscriptions.push(Subscription::new(("at cap", &self.run), topics));
+        let again = tx.now.plus(CAP_AGAIN);
+        tx.notes.own_deadline = Some(tx.notes.own_deadline.map_or(again, |at| at.min(again)));
+        let whose = if at_cap.of_agent { "the agent" } else { "the fleet" };
+        let held_back = format!("{whose} runs as many wake-ups as it may; fence storm shows the caps");
+        Polled { trigger: None, held_back: Some(held_back) }
     }
 
     fn check(&self) -> Result<()> {
@@ -307,7 +349,11 @@ impl Poll {
         let is = |wanted: &Type| {
             *wanted == kind || (*wanted == Type::PoolTasksAvailable && kind == Type::PoolTask)
         };
-        self.accept.as_ref().is_none_or(|accept| accept.iter().any(is))
+        match &self.accept {
+            Some(accept) => accept.iter().any(is),
+            // Pollers that do not know wake-ups see nothing new.
+            None => kind != Type::UnreadWakeup,
+        }
     }
 
     async fn heads(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Vec<(Type, Time)>> {
@@ -321,7 +367,10 @@ impl Poll {
     /// agents, of which one is woken. A poll must not subscribe to work that it would not take: it would be woken
     /// instead of a poll that would.
     fn subscribe(&self, tx: &mut Tx<'_>, agent: &Record) {
-        let own = [Topic::agent(&self.agent), Topic::mail(&inbox::mailbox(&self.agent))];
+        let mut own = vec![Topic::agent(&self.agent), Topic::mail(&inbox::mailbox(&self.agent))];
+        if self.accepts(Type::UnreadWakeup) {
+            own.push(Topic::mail(&wakeups::mailbox(&self.agent)));
+        }
         // Everything that decides which work it may take. If that changes, a woken poll has a new subscription, and the
         // waiters of the old one are woken, too.
         let abilities = (agent.role, &agent.capabilities, agent.max_concurrent);
@@ -392,7 +441,13 @@ impl Poll {
     }
 
     /// Stores the trigger with its run. A run never gets another one.
-    async fn store_trigger(&self, tx: &mut Tx<'_>, run_key: i64, trigger: &Trigger) -> Result<()> {
+    async fn store_trigger(
+        &self,
+        tx: &mut Tx<'_>,
+        run_key: i64,
+        trigger: &Trigger,
+        cause: Option<&str>,
+    ) -> Result<()> {
         let given = Given::of(trigger).text()?;
         let event = Event {
             run: Some(self.run.clone()),
@@ -405,11 +460,30 @@ impl Poll {
             "update run set trigger_type = ?2, given = ?3, host = ?4 where key = ?1 and trigger_type is null",
             params![run_key, trigger.kind.as_str(), given, self.host.as_deref()],
         );
-        let event = event.insert(tx);
-        if write_logged(tx, update, event).await? == 0 {
+        let mut batch = Batch::new();
+        let updated = batch.add(update);
+        batch.add(event.insert(tx));
+        batch.add(self.triggered(tx, run_key, trigger, cause));
+        if tx.send(batch).await?.affected(updated) == 0 {
             return Err(Error::raced(format!("run `{}` got a trigger at this moment", self.run)));
         }
         Ok(())
+    }
+
+    /// Inserts the row of the trigger: its run continues the chain of causes of the item that triggered it.
+    fn triggered(&self, tx: &Tx<'_>, run_key: i64, trigger: &Trigger, cause: Option<&str>) -> Stmt {
+        let task =
+            trigger.task.as_ref().or_else(|| trigger.tasks.first()).map(|task| format!("task/{}", task.id));
+        let first = trigger.claims.first().map(|claim| claim.resource.clone());
+        let cause = cause.map(str::to_owned).or(task).or(first);
+        let board = trigger.task.as_ref().map(|task| task.board.clone());
+        Stmt::write(
+            "insert into triggered(run, name, agent, kind, board, at, cause, root, depth)
+             select cast(?1 as bigint), cast(?2 as text), cast(?3 as text), cast(?4 as text), cast(?5 as text), cast(?6 as bigint),
+               cast(?7 as text), coalesce((select root from caused where item = ?7), cast(?7 as text)),
+               coalesce((select depth from caused where item = ?7), 0) + 1",
+            params![run_key, &self.run, &self.agent, trigger.kind.as_str(), board, tx.now, cause],
+        )
     }
 
     /// A repeated poll, such as after a lost reply: the same trigger, or a refusal if the run has ended.

@@ -14,6 +14,10 @@ use crate::{
         channel::{self, reader::Mentions},
         claim, inbox,
         mail::{self, Message, claim::Halves},
+        storm::{
+            self,
+            wakeups::{self, AtCap, Delivered},
+        },
         task::{self, Purpose, Task},
     },
     params,
@@ -41,6 +45,8 @@ pub enum Type {
     InboxMessage,
     /// Posts in which it is mentioned.
     UnreadMentions,
+    /// Unread posts of a channel that it is a member of. Only for polls that accept this type by name.
+    UnreadWakeup,
     /// For a lead: tasks that others finished.
     TasksFinished,
     /// For a worker: a task from the pool.
@@ -50,11 +56,12 @@ pub enum Type {
 }
 
 impl Type {
-    pub const ORDER: [Type; 6] = [
+    pub const ORDER: [Type; 7] = [
         Type::TaskOffered,
         Type::TaskAssigned,
         Type::InboxMessage,
         Type::UnreadMentions,
+        Type::UnreadWakeup,
         Type::TasksFinished,
         Type::PoolTask,
     ];
@@ -64,6 +71,7 @@ impl Type {
             Type::TaskAssigned => "task_assigned",
             Type::InboxMessage => "inbox_message",
             Type::UnreadMentions => "unread_mentions",
+            Type::UnreadWakeup => "unread_wakeup",
             Type::TasksFinished => "tasks_finished",
             Type::PoolTask => "pool_task",
             Type::PoolTasksAvailable => "pool_tasks_available",
@@ -87,6 +95,9 @@ pub struct Trigger {
     pub messages: Vec<inbox::Item>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Mentions>,
+    /// The wake-up, if this is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeup: Option<storm::Wakeup>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<i64>,
 }
@@ -101,6 +112,7 @@ impl Trigger {
             tasks: Vec::new(),
             messages: Vec::new(),
             channels: Vec::new(),
+            wakeup: None,
             count: None,
         }
     }
@@ -119,6 +131,9 @@ pub(super) fn waiting_since(agent: &str) -> Stmt {
                 and not exists (select 1 from mailbox where name = ?2 and paused is not null)
                 order by priority desc, id limit 1) as inbox,
                (select since from reader where ready = 1 and agent = ?1 order by since limit 1) as mentions,
+               (select created_at from message where ready = 1 and mailbox = ?4
+                and not exists (select 1 from mailbox where name = ?4 and paused is not null)
+                order by priority desc, id limit 1) as wakeup,
                (select created_at from message where ready = 1 and mailbox = ?3
                 and not exists (select 1 from mailbox where name = ?3 and paused is not null)
                 order by priority desc, id limit 1) as notice,
@@ -128,7 +143,7 @@ pub(super) fn waiting_since(agent: &str) -> Stmt {
                (select updated_at from task where ready = 1 order by priority desc, seq limit 1) as pool,
                (select count(*) from run where agent = ?1 and ended_at is null
                 and trigger_type is not null) as busy",
-        params![agent, inbox::mailbox(agent), FINISHED],
+        params![agent, inbox::mailbox(agent), FINISHED, wakeups::mailbox(agent)],
     )
 }
 
@@ -145,6 +160,7 @@ pub(super) async fn heads(
         (Type::TaskAssigned, at("assigned")?),
         (Type::InboxMessage, at("inbox")?),
         (Type::UnreadMentions, at("mentions")?),
+        (Type::UnreadWakeup, at("wakeup")?),
     ];
     match agent.role {
         Role::Lead => {
@@ -174,6 +190,12 @@ pub(super) struct Recipient<'a> {
     pub entered: Option<i64>,
     pub max: Option<Millis>,
     pub pool: &'a Pool,
+    /// The item that causes the run.
+    pub cause: Option<String>,
+    /// Mentions that a limit on causes left out.
+    pub suppressed: i64,
+    /// Wake-ups wait, and too many run.
+    pub at_cap: Option<AtCap>,
 }
 
 impl Recipient<'_> {
@@ -184,6 +206,7 @@ impl Recipient<'_> {
             Type::TaskAssigned => self.task(tx, kind, assigned(&self.agent.name), Purpose::Work).await,
             Type::InboxMessage => self.inbox(tx).await,
             Type::UnreadMentions => self.mentions(tx).await,
+            Type::UnreadWakeup => self.wakeup(tx).await,
             Type::TasksFinished => self.finished(tx).await,
             Type::PoolTask | Type::PoolTasksAvailable => self.pool(tx).await,
         }
@@ -268,13 +291,32 @@ impl Recipient<'_> {
     async fn mentions(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let run_key = self.enter(tx).await?;
         let claimed = channel::claim_for(tx, &self.agent.name, self.holder, run_key, self.max).await?;
-        if claimed.is_empty() {
+        self.suppressed += claimed.suppressed;
+        if claimed.mentions.is_empty() {
             return Ok(None);
         }
+        self.cause = claimed.cause;
+        let claimed = claimed.mentions;
         let claims = claimed.iter().map(|(hold, reader, _)| hold.claim(&reader.resource())).collect();
         let count = claimed.iter().map(|(_, _, given)| given.mentions.len() as i64).sum();
         let channels = claimed.into_iter().map(|(_, _, given)| given).collect();
         Ok(Some(Trigger { claims, channels, count: Some(count), ..self.trigger(Type::UnreadMentions) }))
+    }
+
+    async fn wakeup(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let run_key = self.enter(tx).await?;
+        match wakeups::claim_for(tx, &self.agent.name, self.holder, run_key, self.max).await? {
+            Ok(None) => Ok(None),
+            Ok(Some(Delivered { claims, given, wakeup, cause })) => {
+                self.cause = Some(cause);
+                let (channels, wakeup) = (vec![given], Some(wakeup));
+                Ok(Some(Trigger { claims, channels, wakeup, ..self.trigger(Type::UnreadWakeup) }))
+            }
+            Err(at_cap) => {
+                self.at_cap = Some(at_cap);
+                Ok(None)
+            }
+        }
     }
 
     /// Notices that came back first, then new ones. A notice is created when a lead polls, so that finishing a task
@@ -449,14 +491,15 @@ mod tests {
             TaskAssigned,
             InboxMessage,
             UnreadMentions,
+            UnreadWakeup,
             TasksFinished,
             PoolTask,
             PoolTasksAvailable,
         ];
-        let names = "task_offered task_assigned inbox_message unread_mentions tasks_finished pool_task \
+        let names = "task_offered task_assigned inbox_message unread_mentions unread_wakeup tasks_finished pool_task \
                      pool_tasks_available";
         assert_eq!(promised.map(Type::as_str).join(" "), names);
-        assert_eq!(Type::ORDER[..], promised[..6]);
+        assert_eq!(Type::ORDER[..], promised[..7]);
         // Any two types, whichever has waited longer, as long as neither is stale.
         for (i, &first) in promised.iter().enumerate() {
             assert_eq!(serde_json::json!(first), first.as_str());

@@ -8,7 +8,7 @@ use crate::{
     },
     error::{Error, Result},
     limits::{BODY_MAX, NAME_MAX, check},
-    log::Event,
+    log::{Event, cause},
     params,
     topic::Topic,
 };
@@ -36,6 +36,9 @@ pub struct Post {
     /// The number of the post that it answers.
     #[serde(default)]
     pub reply_to: Option<i64>,
+    /// The post wakes nobody: its mentions are no triggers, and unread it wakes no member. For results and notices of agents.
+    #[serde(default)]
+    pub suppress_auto_trigger: bool,
     /// Idempotency key: a second post to the channel with the same key changes nothing and returns the first post.
     #[serde(default)]
     pub key: Option<String>,
@@ -164,8 +167,8 @@ impl Post {
         let names = (!mentions.is_empty()).then(|| json!(mentions).to_string());
         let mut batch = Batch::new();
         batch.add(Stmt::write(
-            "insert into post(channel, n, author, body, reply_to, mentions, idempotency_key, at)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "insert into post(channel, n, author, body, reply_to, mentions, idempotency_key, at, quiet)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             params![
                 &self.channel,
                 n,
@@ -174,10 +177,11 @@ impl Post {
                 self.reply_to,
                 names.clone(),
                 self.key.as_deref(),
-                tx.now
+                tx.now,
+                i64::from(self.suppress_auto_trigger)
             ],
         ));
-        if !mentions.is_empty() {
+        if !mentions.is_empty() && !self.suppress_auto_trigger {
             let rows = set(mentions.iter().map(|name| json!({ "name": name })))?;
             batch.add(Stmt::write(
                 "insert into mention(agent, channel, n, at)
@@ -204,7 +208,8 @@ impl Post {
             ..Event::new("channel.posted", format!("channel/{}", self.channel))
         };
         let mut events = vec![posted];
-        events.extend(mentions.iter().map(|name| Event {
+        let triggered = if self.suppress_auto_trigger { &[][..] } else { &mentions };
+        events.extend(triggered.iter().map(|name| Event {
             agent: author.clone(),
             topic: Some(Topic::agent(name)),
             details: Some(json!({ "n": n })),
@@ -212,6 +217,7 @@ impl Post {
         }));
         batch.add(Event::insert_many(tx, events)?);
         tx.send(batch).await?;
+        cause::record(tx, author.as_deref(), [cause::post(&self.channel, n)]).await?;
         let post = PostView {
             channel: self.channel,
             n,

@@ -13,6 +13,7 @@ use crate::{
     ids::{Resource, Token},
     lease::hold::{require, write_logged},
     limits::check,
+    ops::storm::wakeups,
     params,
 };
 use schemars::JsonSchema;
@@ -119,7 +120,7 @@ async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result
     if write_logged(tx, after.save(found, None, tx.now), event).await? == 0 {
         return Err(Error::raced("the mentions were claimed at this moment"));
     }
-    Ok(())
+    wakeups::drop_read_by(tx, &after.agent, &after.channel, after.read).await
 }
 
 impl Read {

@@ -12,13 +12,17 @@ use crate::{
         run::Holder,
     },
     log::Event,
+    ops::storm::{
+        mentions::{self, Allowed},
+        wakeups,
+    },
     params,
     topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Unread mentions in a channel, as returned by a trigger.
+/// Unread mentions, or for a wake-up all unread posts, in a channel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mentions {
     pub channel: String,
@@ -28,7 +32,7 @@ pub struct Mentions {
     pub to: i64,
     /// The posts in which the agent is mentioned.
     pub mentions: Vec<i64>,
-    /// Those posts, oldest first, up to a size limit. `channel/read` returns the others.
+    /// Those posts, or for a wake-up all posts of others, oldest first, up to a size limit. `channel/read` returns the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub posts: Vec<PostView>,
 }
@@ -130,14 +134,15 @@ impl Record {
     }
 
     /// Writes the cursor and the claim, if the fence is unchanged and the run `alive` is alive. `since` follows the
-    /// cursor.
+    /// cursor. If the cursor moves and newer posts are unread, the scheduler of wake-ups looks at once.
     pub fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
         let (hold, last) = (self.hold.as_ref(), self.last.as_ref());
         Stmt::write(
             "update reader set run = ?4, fence = ?5, until_at = ?6, claimed_at = ?7, last_fence = ?8, last_verb = ?9,
                last_digest = ?10, updated_at = ?11, read_n = ?13, given_n = ?14, attempts = ?15, failed_n = ?16,
                since = (select min(at) from mention where mention.agent = ?1 and mention.channel = ?2
-                 and mention.n > ?13)
+                 and mention.n > ?13),
+               wake_at = case when wake_n <= ?13 then null when read_n < ?13 then ?11 else wake_at end
              where agent = ?1 and channel = ?2 and fence = ?3
              and (cast(?12 as bigint) is null or ((until_at is null or until_at > ?11)
                and exists (select 1 from run where key = ?12 and ended_at is null and expires_at > ?11)))",
@@ -191,7 +196,26 @@ const CHANNELS: i64 = 20;
 
 /// Limits on the posts that a trigger carries: per channel, and bytes in all.
 const POSTS: i64 = 50;
-const POSTS_SIZE: usize = 1024 * 1024;
+pub(crate) const POSTS_SIZE: usize = 1024 * 1024;
+
+/// The posts that a trigger carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// Those that mention the agent.
+    Mentions,
+    /// All posts of others.
+    Posts,
+}
+
+/// Claimed mentions.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub mentions: Vec<(Hold, Record, Mentions)>,
+    /// The post that causes the run.
+    pub cause: Option<String>,
+    /// The number of channels that a limit on causes left out.
+    pub suppressed: i64,
+}
 
 /// Claims an agent's unread mentions in all its channels, for an open run.
 pub(crate) async fn claim_for(
@@ -200,7 +224,7 @@ pub(crate) async fn claim_for(
     holder: &Holder,
     run_key: i64,
     max: Option<Millis>,
-) -> Result<Vec<(Hold, Record, Mentions)>> {
+) -> Result<Claimed> {
     let rows = tx
         .query(
             columns!(
@@ -210,7 +234,8 @@ pub(crate) async fn claim_for(
             params![agent, CHANNELS],
         )
         .await?;
-    let mut found = Record::read_all(rows)?;
+    let Allowed { readers: mut found, cause, suppressed } =
+        mentions::allowed(tx, Record::read_all(rows)?).await?;
     // The last attempt claims one channel alone, so that only the mentions that cause the failure are given up.
     if let Some(last) = found.iter().position(|reader| reader.attempts + 1 >= ATTEMPTS) {
         found.truncate(last.max(1));
@@ -218,37 +243,60 @@ pub(crate) async fn claim_for(
     let mut claimed = Vec::with_capacity(found.len());
     let mut room = POSTS_SIZE;
     for before in found {
-        let to = super::next_number(tx, &before.channel).await? - 1;
-        let fence = next_fence(tx, before.fence);
-        let hold = holder.hold(run_key, fence, max, tx.now);
-        let attempts = before.attempts + 1;
-        let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), attempts, ..before.clone() };
-        let event = taken.event("mentions.claimed", &before);
-        let mut batch = Batch::new();
-        let saved = batch.add(taken.save(&before, Some(run_key), tx.now));
-        batch.add(event.insert(tx));
-        let mentioned = Mentioned::add(&mut batch, &taken);
-        let mut answers = tx.send(batch).await?;
-        if answers.affected(saved) == 0 {
-            return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
-        }
-        let given = mentioned.read(&taken, &mut answers, &mut room)?;
-        tx.notes.delivered.push(Delivered { token: taken.token(), delivery: taken.delivery });
-        claimed.push((hold, taken, given));
+        claimed.push(claim_one(tx, &before, holder, run_key, max, Unread::Mentions, &mut room).await?);
     }
-    Ok(claimed)
+    Ok(Claimed { mentions: claimed, cause, suppressed })
 }
 
-/// Slots of the reads of a claim's posts that mention the agent.
+/// Claims an agent's cursor in one channel, for an open run. The reader row is free and locked. `room`: bytes left for posts.
+pub(crate) async fn claim_one(
+    tx: &mut Tx<'_>,
+    before: &Record,
+    holder: &Holder,
+    run_key: i64,
+    max: Option<Millis>,
+    unread: Unread,
+    room: &mut usize,
+) -> Result<(Hold, Record, Mentions)> {
+    let to = super::next_number(tx, &before.channel).await? - 1;
+    let fence = next_fence(tx, before.fence);
+    let hold = holder.hold(run_key, fence, max, tx.now);
+    let attempts = before.attempts + 1;
+    let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), attempts, ..before.clone() };
+    let event = taken.event("mentions.claimed", before);
+    let mut batch = Batch::new();
+    let saved = batch.add(taken.save(before, Some(run_key), tx.now));
+    batch.add(event.insert(tx));
+    let posts = UnreadPosts::add(&mut batch, &taken, unread);
+    let mut answers = tx.send(batch).await?;
+    if answers.affected(saved) == 0 {
+        return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
+    }
+    let given = posts.read(&taken, &mut answers, room)?;
+    tx.notes.delivered.push(Delivered { token: taken.token(), delivery: taken.delivery });
+    Ok((hold, taken, given))
+}
+
+/// The reader row, locked, if no run holds it and no other transaction has locked it.
+pub(crate) async fn load_free(tx: &mut Tx<'_>, agent: &str, channel: &str) -> Result<Option<Record>> {
+    let sql = columns!(
+        "where reader.agent = ?1 and reader.channel = ?2 and reader.run is null /*pg for update of reader skip locked*/"
+    );
+    let rows = tx.query(sql, params![agent, channel]).await?;
+    rows.into_iter().next().map(Record::read).transpose()
+}
+
+/// Slots of the reads of a claim's posts.
 #[derive(Debug, Clone, Copy)]
-struct Mentioned {
+struct UnreadPosts {
+    /// The numbers of the posts that mention the agent.
     numbers: Slot,
     /// The first posts in full.
     posts: Slot,
 }
 
-impl Mentioned {
-    fn add(batch: &mut Batch, held: &Record) -> Self {
+impl UnreadPosts {
+    fn add(batch: &mut Batch, held: &Record, unread: Unread) -> Self {
         let (first, last) = (held.read + 1, held.last_given());
         Self {
             numbers: batch.add(Stmt::read(
@@ -257,11 +305,16 @@ impl Mentioned {
                 params![&held.agent, &held.channel, first, last],
             )),
             posts: batch.add(Stmt::read(
-                posts!(
-                    "where channel = ?2 and n in (select n from mention where agent = ?1 and channel = ?2
-                       and n >= ?3 and n <= ?4 order by n limit ?5)
-                     order by n"
-                ),
+                match unread {
+                    Unread::Mentions => posts!(
+                        "where channel = ?2 and n in (select n from mention where agent = ?1 and channel = ?2
+                           and n >= ?3 and n <= ?4 order by n limit ?5)
+                         order by n"
+                    ),
+                    Unread::Posts => posts!(
+                        "where channel = ?2 and n >= ?3 and n <= ?4 and coalesce(author, '') <> ?1 order by n limit ?5"
+                    ),
+                },
                 params![&held.agent, &held.channel, first, last, POSTS],
             )),
         }
@@ -287,15 +340,15 @@ impl Mentioned {
     }
 }
 
-/// The mentions of these claims again. The cursor has not moved: it moves when the claim ends.
-pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Mentions>> {
+/// The posts of these claims again. The cursor has not moved: it moves when the claim ends.
+pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record], unread: Unread) -> Result<Vec<Mentions>> {
     let mut room = POSTS_SIZE;
     let mut given = Vec::with_capacity(held.len());
     for held in held {
         let mut batch = Batch::new();
-        let mentioned = Mentioned::add(&mut batch, held);
+        let posts = UnreadPosts::add(&mut batch, held, unread);
         let mut answers = tx.send(batch).await?;
-        given.push(mentioned.read(held, &mut answers, &mut room)?);
+        given.push(posts.read(held, &mut answers, &mut room)?);
     }
     Ok(given)
 }
@@ -308,7 +361,7 @@ pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
     if write_logged(tx, after.save(before, alive, tx.now), event).await? == 0 {
         return Err(Error::raced("a run ended at this moment"));
     }
-    Ok(())
+    wakeups::drop_read_by(tx, &after.agent, &after.channel, after.read).await
 }
 
 /// Delivers the same claims again.

@@ -14,7 +14,7 @@ use crate::{
     error::{Code, Error, Result},
     json::Json,
     limits::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
-    log::Event,
+    log::{Event, cause},
     ops::task::PRIORITY,
     params,
     topic::Topic,
@@ -265,6 +265,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
     );
     let events = Event::insert_many(tx, events.collect())?;
     tx.send(Batch::from([docs, events])).await?;
+    cause::record(tx, None, messages.iter().map(|message| format!("message/{}", message.id))).await?;
     Ok(messages)
 }
 

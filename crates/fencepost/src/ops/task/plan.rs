@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Result},
     ids::TaskId,
     limits::{ATTEMPTS_MAX, BODY_MAX, DEPENDENCIES_MAX, NAME_MAX, PLAN_MAX, TEXT_MAX, TITLE_MAX, check},
-    log::Event,
+    log::{Event, cause},
     params,
     topic::Topic,
 };
@@ -181,6 +181,7 @@ async fn insert_checked(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Resul
     }
     let added = answers.take(added).rows.into_iter().map(Record::read);
     let added = added.collect::<Result<Vec<_>>>()?;
+    cause::record(tx, None, fresh.iter().map(|&i| format!("task/{}", ids[i]))).await?;
     if !alone {
         return Ok(Planned { tasks: full(tx, added).await?, existing });
     }

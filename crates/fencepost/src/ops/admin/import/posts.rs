@@ -215,7 +215,7 @@ impl NewPosts {
         });
         let batch = Batch::from([
             Stmt::write(
-                "update channel set next_n = cast(item.value ->> 'next' as bigint) from json_each(?1) as item
+                "update channel set next_n = cast(item.value ->> 'next' as bigint), marked_n = cast(item.value ->> 'next' as bigint) - 1 from json_each(?1) as item
                  where channel.name = item.value ->> 'name'",
                 params![counters],
             ),

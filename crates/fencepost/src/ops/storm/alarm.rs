@@ -1,0 +1,111 @@
+//! Alarms: work waits although agents are online, and a chain of causes that reached its limit.
+
+use super::{chain, facts::online, state::Alarm};
+use crate::{
+    clock::{Millis, Time},
+    db::{Batch, Stmt, Tx},
+    error::Result,
+    log::Event,
+    params,
+    topic::Topic,
+};
+use serde_json::json;
+
+/// Work that nobody picked up for this long, while agents are online, is an alarm.
+const IGNORED: Millis = Millis::minutes(5);
+/// Agents that are looked at.
+const AGENTS: i64 = 200;
+
+/// The alarm that holds now: ready work, an agent that could take it, and nothing picked up for [`IGNORED`].
+pub(super) async fn current(tx: &mut Tx<'_>) -> Result<Option<String>> {
+    let since = Time(tx.now.0 - IGNORED.0);
+    let mut batch = Batch::new();
+    let runs = batch.add(Stmt::read("select opened_at from run order by key desc limit 1", params![]));
+    let triggers = batch.add(Stmt::read("select at from triggered order by at desc limit 1", params![]));
+    let mut answers = tx.send(batch).await?;
+    let run: Option<Time> = answers.take(runs).rows.first().map(|row| row.get("opened_at")).transpose()?;
+    let trigger: Option<Time> = answers.take(triggers).rows.first().map(|row| row.get("at")).transpose()?;
+    if run.max(trigger).is_some_and(|at| at > since) {
+        return Ok(None);
+    }
+    // Own work first, then the pool for a worker.
+    let rows = tx
+        .query(
+            concat!(
+                "select name, own, pool from (
+                   select agent.name as name, coalesce(
+                     (select 'task/' || board || '-' || n from task where ready = 2 and assignee = agent.name and updated_at <= ?2
+                      order by priority desc, seq limit 1),
+                     (select 'message/' || id from message where ready = 1 and mailbox = 'inbox/' || agent.name and created_at <= ?2
+                      order by priority desc, id limit 1),
+                     (select 'message/' || id from message where ready = 1 and mailbox = 'wakeups/' || agent.name and created_at <= ?2
+                      order by priority desc, id limit 1),
+                     (select 'mentions/' || agent || '/' || channel from reader where ready = 1 and reader.agent = agent.name
+                      and since <= ?2 order by since limit 1)) as own,
+                     case when agent.role = 'worker' then
+                       (select 'task/' || board || '-' || n from task where ready = 1 and updated_at <= ?2
+                        order by priority desc, seq limit 1) end as pool
+                   from agent where (agent.paused_at is null or agent.paused_until <= ?1) and ",
+                online!("?1"),
+                " order by agent.name limit ?3) as waiting where own is not null or pool is not null
+                 order by case when own is null then 1 else 0 end, name limit 1"
+            ),
+            params![tx.now, since, AGENTS],
+        )
+        .await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (agent, own, pool): (String, Option<String>, Option<String>) =
+        (row.get("name")?, row.get("own")?, row.get("pool")?);
+    let work = own.or(pool).unwrap_or_default();
+    Ok(Some(format!(
+        "{work} is ready and agent `{agent}` is online, but nothing was picked up for {IGNORED}"
+    )))
+}
+
+/// Stores the alarm if it changed, and logs that.
+pub(super) async fn update(tx: &mut Tx<'_>, stored: Alarm) -> Result<()> {
+    let now = current(tx).await?;
+    if now.is_some() == stored.is_some() {
+        return Ok(());
+    }
+    let event = match &now {
+        Some(text) => alarm(json!({ "alarm": "ignored_work", "message": text })),
+        None => Event { topic: Some(Topic::Nobody), ..Event::new("storm.alarm_over", "storm") },
+    };
+    let at = now.as_ref().map(|_| tx.now);
+    let save = Stmt::write("update storm set alarm = ?1, alarm_at = ?2", params![now.as_deref(), at]);
+    let event = event.insert(tx);
+    tx.send(Batch::from([save, event])).await.map(drop)
+}
+
+fn alarm(details: serde_json::Value) -> Event {
+    Event { topic: Some(Topic::Nobody), ..Event::new("storm.alarm", "storm").details(details) }
+}
+
+/// Logs that a chain of causes reached a limit, once per root and window. Names the cycle of agents, if the chain has one.
+pub(crate) async fn bound_reached(
+    tx: &mut Tx<'_>,
+    root: &str,
+    cause: &str,
+    bound: Option<&'static str>,
+    window: Millis,
+) -> Result<()> {
+    let told = tx
+        .query(
+            "select details from event where resource = 'storm' and kind = 'storm.alarm' and at > ?1 order by id desc limit 1000",
+            params![Time(tx.now.0 - window.0)],
+        )
+        .await?;
+    for row in &told {
+        let details: Option<String> = row.get("details")?;
+        let details: serde_json::Value =
+            serde_json::from_str(details.as_deref().unwrap_or("null")).unwrap_or_default();
+        if details["root"] == root {
+            return Ok(());
+        }
+    }
+    let cycle = chain::cycle(&chain::agents(tx, cause).await?);
+    let details = json!({ "alarm": "cause", "bound": bound, "root": root, "item": cause, "cycle": cycle });
+    let event = alarm(details).insert(tx);
+    tx.one(event).await.map(drop)
+}

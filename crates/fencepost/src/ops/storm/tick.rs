@@ -1,0 +1,299 @@
+use super::{
+    alarm, breaker,
+    facts::{Facts, Reader, backlog, readers},
+    rule::{Breaker, Decision, Waker, Why, decide},
+    settings::{Setting, Settings},
+    state, wakeups,
+};
+use crate::{
+    caller::Access,
+    clock::{Millis, Time},
+    db::{Batch, Stmt, Tx, set},
+    engine::op::{OnRetry, Op, erased},
+    error::Result,
+    log::Event,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Limits of one tick: channels with new posts, agents that came back, and pairs to decide on.
+const CHANNELS: i64 = 64;
+const AGENTS: i64 = 64;
+const PAIRS: i64 = 256;
+
+/// Schedule wake-ups for unread posts. For each agent in a channel with unread posts, and with nothing pending or running for it
+/// there, one message is queued in the mailbox `wakeups/AGENT`, unless a limit suppresses it. A server does this regularly; without
+/// a server, call it yourself. One call looks at a bounded number of agents and channels.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tick {}
+
+/// The result of one tick.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Ticked {
+    /// Another process schedules at this moment, so this call did nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
+    /// Wake-ups that were scheduled now.
+    pub scheduled: i64,
+    /// Pending and running wake-ups of agents that are online.
+    pub pending_jobs: i64,
+    /// Wake-ups that a budget or the shortest interval suppressed now.
+    pub suppressed_budget: i64,
+    /// Wake-ups that only the breaker suppressed now.
+    pub suppressed_breaker: i64,
+    /// Wake-ups that the limits on causes suppressed now.
+    pub suppressed_cause: i64,
+    pub breaker_open: bool,
+    /// Wake-ups whose worker was lost and that were handed out again, since the fleet was created.
+    pub reclaimed: i64,
+    /// There is more to look at: repeat the call.
+    pub more: bool,
+}
+
+impl Op for Tick {
+    const NAME: &'static str = "storm/tick";
+    const ACCESS: Access = Access::Admin;
+    // Idempotent: a wake-up has the last post as its id, so it is not scheduled twice.
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = "{}";
+    type Reply = Ticked;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Ticked> {
+        let mut batch = Batch::new();
+        batch.add(Stmt::read("select set_config('lock_timeout', '1s', true)", params![]).only_on_postgres());
+        let locked = batch.add(Stmt::read(
+            "select opened_at, open_until, alarm, alarm_at from storm /*pg for update skip locked*/",
+            params![],
+        ));
+        let settings = batch.add(Settings::stmt());
+        let backlog = batch.add(backlog(tx.now));
+        let counters = batch.add(state::counters());
+        let mut answers = tx.send(batch).await?;
+        let locked = answers.take(locked).rows;
+        if locked.is_empty() {
+            return Ok(Ticked { elsewhere: true, ..Ticked::default() });
+        }
+        let (open, alarm) = state::read(&locked)?;
+        let mut tick = Scheduler {
+            settings: Settings::read(&answers.take(settings).rows)?,
+            breaker: open,
+            backlog: answers.take(backlog).rows[0].get("n")?,
+            counts: BTreeMap::new(),
+        };
+        let counters = state::read_counters(&answers.take(counters).rows)?;
+        let more = [rearm(tx).await?, mark(tx).await?, tick.schedule(tx, open).await?].contains(&true);
+        alarm::update(tx, alarm).await?;
+        tx.send(state::count(&tick.counts).collect()).await?;
+        let now = |name: &str| tick.counts.get(name).copied().unwrap_or_default();
+        Ok(Ticked {
+            elsewhere: false,
+            scheduled: now("scheduled"),
+            pending_jobs: tick.backlog,
+            suppressed_budget: now("suppressed_budget"),
+            suppressed_breaker: now("suppressed_breaker"),
+            suppressed_cause: now("suppressed_cause"),
+            breaker_open: tick.breaker.is_open(),
+            reclaimed: counters.get("reclaimed").copied().unwrap_or_default(),
+            more,
+        })
+    }
+}
+
+/// Looks again at the pairs of agents that were offline and are back. Returns whether there are more such agents.
+async fn rearm(tx: &mut Tx<'_>) -> Result<bool> {
+    let sql = "select name from agent where asleep = 1 and heard_until > ?1 order by heard_until limit ?2
+               /*pg for update skip locked*/";
+    let rows = tx.query(sql, params![tx.now, AGENTS]).await?;
+    if rows.is_empty() {
+        return Ok(false);
+    }
+    let names = rows.iter().map(|row| Ok(json!({ "name": row.get::<String>("name")? })));
+    let names = set(names.collect::<Result<Vec<_>>>()?)?;
+    tx.send(Batch::from([
+        Stmt::write(
+            "update agent set asleep = 0 where name in (select value ->> 'name' from json_each(?1))",
+            params![names.clone()],
+        ),
+        Stmt::write(
+            "update reader set wake_at = ?2 where agent in (select value ->> 'name' from json_each(?1))
+             and member = 1 and wake_n > read_n and wake_at is null",
+            params![names, tx.now],
+        ),
+    ]))
+    .await?;
+    Ok(rows.len() as i64 == AGENTS)
+}
+
+/// Marks new posts as unread with the members of their channels. A post costs nothing for its readers until then. Returns
+/// whether there are more such channels.
+async fn mark(tx: &mut Tx<'_>) -> Result<bool> {
+    let rows = tx
+        .query(
+            "select name, marked_n, next_n - 1 as last_n from channel where next_n - 1 > marked_n order by name limit ?1
+             /*pg for update skip locked*/",
+            params![CHANNELS],
+        )
+        .await?;
+    if rows.is_empty() {
+        return Ok(false);
+    }
+    let channels = rows.iter().map(|row| {
+        let (after, to): (i64, i64) = (row.get("marked_n")?, row.get("last_n")?);
+        Ok(json!({ "channel": row.get::<String>("name")?, "after": after, "to": to }))
+    });
+    let channels = set(channels.collect::<Result<Vec<_>>>()?)?;
+    tx.send(Batch::from([
+        Stmt::write(
+            "update reader set wake_at = coalesce(wake_at, ?2), wake_n = (
+               select max(post.n) from post where post.channel = reader.channel
+               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
+               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent)
+             from json_each(?1) as item
+             where reader.channel = item.value ->> 'channel' and reader.member = 1 and exists (
+               select 1 from post where post.channel = reader.channel and post.n > reader.read_n
+               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
+               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent)",
+            params![channels.clone(), tx.now],
+        ),
+        Stmt::write(
+            "update channel set marked_n = cast(item.value ->> 'to' as bigint) from json_each(?1) as item
+             where channel.name = item.value ->> 'channel'",
+            params![channels],
+        ),
+    ]))
+    .await?;
+    Ok(rows.len() as i64 == CHANNELS)
+}
+
+/// One tick.
+struct Scheduler {
+    settings: Settings,
+    breaker: Breaker,
+    backlog: i64,
+    counts: BTreeMap<&'static str, i64>,
+}
+
+impl Scheduler {
+    /// Decides on the pairs that are due. Returns whether there are more.
+    async fn schedule(&mut self, tx: &mut Tx<'_>, stored: Breaker) -> Result<bool> {
+        self.apply_breaker(tx.now);
+        let rows = tx
+            .query(
+                readers!(
+                    "where reader.wake_at <= ?1 order by reader.wake_at, reader.agent, reader.channel limit ?2
+                     /*pg for update of reader skip locked*/"
+                ),
+                params![tx.now, PAIRS],
+            )
+            .await?;
+        let due = Reader::read_all(&rows)?;
+        let mut facts = Facts::load(tx, &due, &self.settings).await?;
+        let (mut woken, mut looked) = (Vec::new(), Vec::new());
+        for reader in &due {
+            let (mut why, mut until) = (None, None);
+            match self.decide(reader, &facts, tx.now) {
+                Decision::Nothing => {}
+                Decision::Suppress { why: reason, until: again } => (why, until) = (Some(reason), again),
+                Decision::Wake(waker) => {
+                    facts.fanouts.entry(waker.root.clone()).or_default().count += 1;
+                    woken.push((reader, waker));
+                    self.backlog += 1;
+                    self.apply_breaker(tx.now);
+                }
+            }
+            looked.push((reader, why, until));
+        }
+        for (_, why, _) in &looked {
+            if let Some(counter) = why.and_then(Why::counter) {
+                *self.counts.entry(counter).or_default() += 1;
+            }
+        }
+        if self.breaker != stored {
+            let event = breaker::event(stored, self.breaker).insert(tx);
+            tx.send(Batch::from([breaker::save(self.breaker), event])).await?;
+        }
+        *self.counts.entry("scheduled").or_default() += woken.len() as i64;
+        wakeups::schedule(tx, &woken).await?;
+        self.record(tx, &looked, &facts).await?;
+        Ok(due.len() as i64 == PAIRS)
+    }
+
+    /// Applied again after each wake-up, so that one tick does not exceed the threshold.
+    fn apply_breaker(&mut self, now: Time) {
+        let threshold = self.settings.get(Setting::BreakerBacklogThreshold);
+        let cooldown = Millis(self.settings.get(Setting::BreakerCooldownMs));
+        self.breaker = self.breaker.after(self.backlog, threshold, cooldown, now);
+    }
+
+    fn decide(&self, reader: &Reader, facts: &Facts, now: Time) -> Decision {
+        let limits = self.settings.limits(&reader.channel);
+        let Some(pair) = facts.pairs.get(&reader.pair()) else { return Decision::Nothing };
+        match decide(pair, &limits, |root| facts.fanout(root), now) {
+            Decision::Wake(_) if self.breaker.is_open() => {
+                Decision::Suppress { why: Why::Breaker, until: self.breaker.open_until }
+            }
+            decision => decision,
+        }
+    }
+
+    /// Writes the results of the looks.
+    async fn record(
+        &self,
+        tx: &mut Tx<'_>,
+        looked: &[(&Reader, Option<Why>, Option<Time>)],
+        facts: &Facts,
+    ) -> Result<()> {
+        if looked.is_empty() {
+            return Ok(());
+        }
+        let rows = looked.iter().map(|(reader, why, until)| {
+            let counts = why.is_some_and(|why| why.counter().is_some());
+            json!({
+                "agent": reader.agent, "channel": reader.channel, "at": until.map(|at| at.0),
+                "why": why.map(Why::as_str), "suppressed": if why.is_none() { 0 } else { reader.suppressed + i64::from(counts) },
+            })
+        });
+        let mut batch = Batch::new();
+        batch.add(Stmt::write(
+            "update reader set wake_at = cast(item.value ->> 'at' as bigint), wake_why = item.value ->> 'why',
+               suppressed = cast(item.value ->> 'suppressed' as bigint)
+             from json_each(?1) as item
+             where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'",
+            params![set(rows)?],
+        ));
+        let asleep = looked.iter().filter(|(_, why, _)| *why == Some(Why::Offline));
+        let asleep: Vec<_> = asleep.map(|(reader, ..)| json!({ "name": reader.agent })).collect();
+        if !asleep.is_empty() {
+            batch.add(Stmt::write(
+                "update agent set asleep = 1 where name in (select value ->> 'name' from json_each(?1)) and asleep = 0",
+                params![set(asleep)?],
+            ));
+        }
+        let events: Vec<Event> = looked
+            .iter()
+            .filter(|(reader, why, _)| {
+                // One event per reason, not one per look.
+                why.is_some_and(|why| why.counter().is_some() && reader.why.as_deref() != Some(why.as_str()))
+            })
+            .map(|(reader, why, until)| wakeups::suppressed(&reader.agent, &reader.channel, *why, *until))
+            .collect();
+        if !events.is_empty() {
+            batch.add(Event::insert_many(tx, events)?);
+        }
+        tx.send(batch).await?;
+        for (reader, why, _) in looked {
+            if matches!(why, Some(Why::Depth | Why::Fanout))
+                && let Some(Waker { cause, root, .. }) =
+                    facts.pairs[&reader.pair()].wakers.iter().max_by_key(|waker| waker.depth)
+            {
+                alarm::bound_reached(tx, root, cause, why.map(Why::as_str), self.settings.window()).await?;
+            }
+        }
+        Ok(())
+    }
+}
