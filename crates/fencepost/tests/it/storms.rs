@@ -24,14 +24,7 @@ async fn general(world: &World) {
 async fn tick(fleet: &Fleet) -> storm::tick::Ticked {
     let mut all = fleet.call(storm::Tick {}).await.expect("a tick");
     while all.more {
-        let next = fleet.call(storm::Tick {}).await.expect("a tick");
-        all = storm::tick::Ticked {
-            scheduled: all.scheduled + next.scheduled,
-            suppressed_budget: all.suppressed_budget + next.suppressed_budget,
-            suppressed_breaker: all.suppressed_breaker + next.suppressed_breaker,
-            suppressed_cause: all.suppressed_cause + next.suppressed_cause,
-            ..next
-        };
+        all = all.and(fleet.call(storm::Tick {}).await.expect("a tick"));
     }
     all
 }
