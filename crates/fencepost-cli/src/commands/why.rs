@@ -37,7 +37,7 @@ async fn of_wakeup(context: &Context, channel: String, agent: String) -> Result<
         let terminal = &context.terminal;
         let presence = if reply.online { "online" } else { "offline" };
         let head = format!(
-            "{} in {}: {}, {} unread posts of others",
+            "{} in {}: {}, {} unread by others",
             terminal.bold(&reply.agent),
             terminal.bold(&reply.channel),
             terminal.paint(state(presence), presence),

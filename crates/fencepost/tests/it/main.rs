@@ -50,6 +50,7 @@ mod restored_dump;
 mod routes;
 mod settling;
 mod sqlite_store;
+mod storm_day;
 mod storms;
 mod task_lifecycle;
 mod task_states;
