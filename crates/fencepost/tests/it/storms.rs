@@ -22,10 +22,14 @@ async fn general(world: &World) {
         .await;
 }
 
+/// Ticks until there is no more to look at. On PostgreSQL a tick gives up if it waits for a lock too long.
 async fn tick(fleet: &Fleet) -> storm::tick::Ticked {
-    let mut all = fleet.call(storm::Tick {}).await.expect("a tick");
+    let mut all = storm::tick::Ticked { more: true, ..Default::default() };
     while all.more {
-        all = all.and(fleet.call(storm::Tick {}).await.expect("a tick"));
+        match fleet.call(storm::Tick {}).await {
+            Ok(ticked) => all = all.and(ticked),
+            Err(error) => assert_eq!(error.code(), Code::Unavailable, "{error:?}"),
+        }
     }
     all
 }
@@ -337,7 +341,7 @@ on_both! {
         world.story("agent/poll eve run=e4 accept=unread_wakeup -> type=unread_wakeup channels=general:1-1").await;
     }
 
-    /// The caller's run is believed only if it is alive and the caller's own.
+    /// The caller's run is believed only if it is the caller's own.
     async fn a_run_of_somebody_else_is_no_cause(world: World) {
         general(&world).await;
         channel_post(&world.fleet, "general", "person", "@ann go").await;
@@ -358,7 +362,7 @@ on_both! {
         assert_eq!(root_of(keyed).await, format!("post/general/{keyed}"));
         world.fleet.call(settle("a1")).await.unwrap();
         let late = channel_post(&world.fleet.in_run("a1"), "general", "ann", "late").await;
-        assert_eq!(root_of(late).await, format!("post/general/{late}"));
+        assert_eq!(root_of(late).await, "post/general/1");
     }
 
     /// Tasks and messages have causes, too, and the chain goes on through them.
@@ -379,7 +383,7 @@ on_both! {
         let nodes: Vec<String> = tree.nodes.iter().map(|node| format!("{}{}", node.depth, node.id)).collect();
         assert_eq!(
             nodes.join(" "),
-            "0post/general/1 1run/a1 1message/1 2run/e1 1task/auth-1 2run/b1 2post/general/2"
+            "0post/general/1 1run/a1 1message/1 1run/e1 1task/auth-1 1run/b1 1post/general/2"
         );
     }
 
