@@ -33,6 +33,7 @@ pub struct Post {
 impl Post {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = channel::Post {
+            suppress_auto_trigger: false,
             channel: self.channel,
             body: body(self.text)?,
             author: context.agent(),
