@@ -12,6 +12,7 @@ use super::{
     profile::Profile,
     reading::Reading,
     settling::{Decision, fit, fit_reason},
+    worker::what,
 };
 use crate::{names::unique, supervise::Service};
 use fencepost::{
@@ -122,6 +123,8 @@ impl Child<'_> {
     /// Goes on at the post, after the worker before this one was lost. Returns what becomes of the wake-up.
     pub async fn retry_callback(&self, wakeup: &Wakeup, delivered: &Delivered) -> Result<Decision> {
         self.worker.crew.report.called_back(&self.worker.agent, self.trigger);
+        let line = format!("{}: only its result is posted: callback_retry\n", what(self.trigger));
+        let _ = self.files.log_writer()?.write(line.as_bytes());
         self.post_result(wakeup, delivered).await.map_or_else(not_called_back, |()| Ok(Decision::done()))
     }
 
