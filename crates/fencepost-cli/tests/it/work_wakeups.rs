@@ -87,7 +87,7 @@ on_both! {
         sealed.script("cmd", r#"
             cat > prompt; echo "$FENCE_TRIGGER $FENCE_CHANNEL ${FENCE_CLAIM-none}" >> started
             echo noise >&2; echo "@eve it is green""#);
-        let said = work(&sealed, &["--agent", "bob", "--drain", "--", "./cmd"]).end();
+        let said = work(&sealed, &["--agent", "bob", "--count", "1", "--", "./cmd"]).end();
         succeeded(&said);
         assert!(said.out.contains("bob: unread_wakeup general: 1 unread post  run bob-"), "{said:?}");
         assert!(said.out.contains("bob: general: 1 unread post done after"), "{said:?}");
@@ -125,6 +125,28 @@ on_both! {
     }
 
     without a server:
+
+    /// At the limit of running wake-ups the worker waits, and no process is started.
+    fn the_limit_of_running_wake_ups_holds(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["call", "storm/set", r#"{"values": {"max_active_per_agent": 1}}"#]);
+        for name in ["general", "other", "third"] {
+            channel(&sealed, name);
+            wake_waiting(&sealed, name);
+        }
+        sealed.script("cmd", r#"
+            touch "in.$FENCE_RUN"; set -- in.*; [ $# -le 1 ] || touch too-many
+            until [ -e go ]; do sleep 0.02; done
+            rm "in.$FENCE_RUN"; echo the answer"#);
+        let worker = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--count", "3", "--", "./cmd"]);
+        until("one runs", || worker.out().contains("1 unread post  run"));
+        let refused = sealed.fence(&["poll", "--agent", "bob", "--accept", "unread_wakeup"]);
+        assert!(refused.code == 3 && refused.out.contains("as many wake-ups as it may"), "{refused:?}");
+        fs::write(sealed.path().join("go"), "").expect("written");
+        succeeded(&worker.end());
+        assert!(!sealed.path().join("too-many").exists(), "more than one at a time");
+        assert_eq!(["general", "other", "third"].map(|name| posts(&sealed, name).len()), [2, 2, 2]);
+    }
 
     /// Only the last failed attempt gives notice, which wakes nobody.
     fn a_wake_up_that_failed_for_good_gives_notice(sealed: Sealed) {
@@ -220,7 +242,7 @@ on_both! {
             tick(&sealed);
             pending(&sealed, "bob") == 1
         });
-        succeeded(&work(&fleet.second, &["--agent", "bob", "--drain", "--", "./cmd"]).end());
+        succeeded(&work(&fleet.second, &["--agent", "bob", "--count", "1", "--", "./cmd"]).end());
         let all = ["ann: hello", "ann: and this?", "bob: the answer (1)", "bob: the answer (2)"];
         assert_eq!(posts(&sealed, Phase::Delivered.channel()), all);
     }
@@ -338,7 +360,7 @@ impl<'m> Machines<'m> {
     fn take_over(&self, phase: Phase) {
         self.sealed.sql("update run set expires_at = opened_at where ended_at is null");
         fs::write(self.sealed.path().join("go"), "").expect("written");
-        let said = work(&self.second, &["--agent", "bob", "--drain", "--", "./cmd"]).end();
+        let said = work(&self.second, &["--agent", "bob", "--count", "1", "--", "./cmd"]).end();
         succeeded(&said);
         fs::remove_file(self.sealed.path().join("go")).expect("removed");
         let how = match phase {
