@@ -54,3 +54,4 @@ mod work;
 mod work_outcomes;
 mod work_trees;
 mod work_view;
+mod work_wakeups;
