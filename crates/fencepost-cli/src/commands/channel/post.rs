@@ -38,6 +38,7 @@ impl Post {
             author: context.agent(),
             mentions: (!self.mention.is_empty()).then_some(self.mention),
             reply_to: self.reply_to,
+            suppress_auto_trigger: false,
             key: self.key,
             request: context.request(),
         };

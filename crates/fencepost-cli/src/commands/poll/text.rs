@@ -87,7 +87,7 @@ fn next(trigger: &Trigger, agent: &str) -> String {
                 "{respond}\n  or  fence inbox delegate {token} --to AGENT\n  then  {settle}  # the rest is read"
             )
         }
-        Type::UnreadMentions => {
+        Type::UnreadMentions | Type::UnreadWakeup => {
             let channels: Vec<&str> = trigger.channels.iter().map(|given| given.channel.as_str()).collect();
             let post =
                 each(&channels, |channel| format!("fence channel post {channel} TEXT --agent {agent}"));
