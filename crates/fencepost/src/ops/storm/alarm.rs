@@ -62,11 +62,11 @@ pub(super) async fn current(tx: &mut Tx<'_>) -> Result<Option<String>> {
     )))
 }
 
-/// Stores the alarm if it changed, and logs that.
-pub(super) async fn update(tx: &mut Tx<'_>, stored: Alarm) -> Result<()> {
+/// Stores the alarm if it changed, and logs that. Returns an alarm that begins.
+pub(super) async fn update(tx: &mut Tx<'_>, stored: Alarm) -> Result<Option<String>> {
     let now = current(tx).await?;
     if now.is_some() == stored.is_some() {
-        return Ok(());
+        return Ok(None);
     }
     let event = match &now {
         Some(text) => alarm(json!({ "alarm": "ignored_work", "message": text })),
@@ -75,21 +75,23 @@ pub(super) async fn update(tx: &mut Tx<'_>, stored: Alarm) -> Result<()> {
     let at = now.as_ref().map(|_| tx.now);
     let save = Stmt::write("update storm set alarm = ?1, alarm_at = ?2", params![now.as_deref(), at]);
     let event = event.insert(tx);
-    tx.send(Batch::from([save, event])).await.map(drop)
+    tx.send(Batch::from([save, event])).await?;
+    Ok(now)
 }
 
 fn alarm(details: serde_json::Value) -> Event {
     Event { topic: Some(Topic::Nobody), ..Event::new("storm.alarm", "storm").details(details) }
 }
 
-/// Logs that a chain of causes reached a limit, once per root and window. Names the cycle of agents, if the chain has one.
+/// Logs that a chain of causes reached a limit, once per root and window. Names the cycle of agents, if the chain has one. Returns
+/// an alarm that begins.
 pub(crate) async fn bound_reached(
     tx: &mut Tx<'_>,
     root: &str,
     cause: &str,
     bound: Option<&'static str>,
     window: Millis,
-) -> Result<()> {
+) -> Result<Option<String>> {
     let told = tx
         .query(
             "select details from event where resource = 'storm' and kind = 'storm.alarm' and at > ?1 order by id desc limit 1000",
@@ -101,11 +103,21 @@ pub(crate) async fn bound_reached(
         let details: serde_json::Value =
             serde_json::from_str(details.as_deref().unwrap_or("null")).unwrap_or_default();
         if details["root"] == root {
-            return Ok(());
+            return Ok(None);
         }
     }
     let cycle = chain::cycle(&chain::agents(tx, cause).await?);
     let details = json!({ "alarm": "cause", "bound": bound, "root": root, "item": cause, "cycle": cycle });
+    let message = message(&details);
     let event = alarm(details).insert(tx);
-    tx.one(event).await.map(drop)
+    tx.one(event).await?;
+    Ok(Some(message))
+}
+
+/// The alarm of a chain of causes, for people, from the details of its event.
+pub(super) fn message(details: &serde_json::Value) -> String {
+    let text = |name: &str| details[name].as_str().unwrap_or_default();
+    let cycle =
+        details["cycle"].as_str().map_or(String::new(), |cycle| format!("; agents wake each other: {cycle}"));
+    format!("the chain of {} reached its limit ({}){cycle}", text("root"), text("bound"))
 }
