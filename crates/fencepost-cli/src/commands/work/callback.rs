@@ -170,7 +170,7 @@ impl Child<'_> {
             request: Some(unique("")),
             ..channel::Post::default()
         };
-        self.worker.service.call_until_answered(post).await.map(drop)
+        self.worker.service.in_run(&self.trigger.run).call_until_answered(post).await.map(drop)
     }
 
     /// The claim on the wake-up's message. The other claim is on the agent's place in the channel.
