@@ -136,7 +136,7 @@ pub(crate) struct Refusal {
 /// The rule. Of several reached limits it names the one that frees last: work is refused until then.
 pub(crate) fn refused<'u>(used: impl IntoIterator<Item = &'u Used>, now: Time) -> Option<Refusal> {
     let reached = used.into_iter().filter(|used| used.is_reached());
-    // An end that has passed is due now: the sum and the end are from the same moment, so this is rounding of clocks only.
+    // A time that has passed means now.
     let until = |used: &Used| used.frees_at().map(|at| at.max(now));
     let last = reached.max_by_key(|used| until(used).map_or(i64::MAX, |at| at.0))?;
     Some(Refusal { limit: last.limit.clone(), used: last.amount, until: until(last) })
