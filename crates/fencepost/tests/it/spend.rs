@@ -129,8 +129,8 @@ on_both! {
         for name in ["bob", "eve"] {
             world.join(name, agent::Role::Worker).await;
         }
-        tasks(&world, "auth", 20).await;
-        tasks(&world, "docs", 20).await;
+        tasks(&world, "auth", 30).await;
+        tasks(&world, "docs", 30).await;
         let mut n = 0;
         let mut run = || {
             n += 1;
