@@ -6,7 +6,7 @@ mod waiting;
 
 use crate::{
     environment::variable,
-    identity::{self, Identity},
+    identity::{self, Identity, Reason},
     location::{self, Location, NamedUrl},
     names::unique,
     output::Terminal,
@@ -201,10 +201,25 @@ impl Context {
         if let Some(authority) = self.authority() {
             connection = connection.with_authority(&authority);
         }
+        if let Some(run) = self.causing_run() {
+            connection = connection.in_run(&run);
+        }
         Ok(match agent {
             Some(agent) => connection.as_agent(agent),
             None => connection,
         })
+    }
+
+    /// The run that causes what this command makes: the one that was named, or an agent's session. A terminal is a person's.
+    fn causing_run(&self) -> Option<String> {
+        // Most commands of people need not look at their ancestors for it.
+        if self.invocation.run.is_none() && identity::variables().iter().all(|name| variable(name).is_none())
+        {
+            return None;
+        }
+        let identity = self.identity();
+        matches!(identity.reason, Reason::Flag | Reason::Variable | Reason::Agent(_))
+            .then(|| identity.run.clone())
     }
 
     /// Notifies waiters in other processes of what this one did. It must happen before the process ends.

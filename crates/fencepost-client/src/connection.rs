@@ -97,6 +97,16 @@ impl Connection {
         })
     }
 
+    /// The same fleet, called from within this run: posts, messages and tasks of these calls record it as their cause, if the run
+    /// is alive and the caller's own.
+    #[must_use]
+    pub fn in_run(&self, run: &str) -> Self {
+        Self(match &self.0 {
+            Backend::Local(fleet) => Backend::Local(fleet.in_run(run)),
+            Backend::Remote(remote) => Backend::Remote(Box::new(remote.in_run(run))),
+        })
+    }
+
     /// The same fleet, where a call that gets no answer is an error at once, also one that waits: for a caller that shows the
     /// outage, and tries again itself.
     #[must_use]

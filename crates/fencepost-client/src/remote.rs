@@ -35,6 +35,8 @@ use tokio::time::Instant;
 const HELD: Duration = Duration::from_millis(500);
 /// Names the acting agent, for a server that does not know it from the key.
 const AGENT: HeaderName = HeaderName::from_static("fence-agent");
+/// Names the run from within which the caller calls, as the cause of new items.
+const RUN: HeaderName = HeaderName::from_static("fence-run");
 
 /// A server, and how to call it. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
@@ -119,6 +121,15 @@ impl Remote {
         match HeaderValue::from_str(&agent) {
             Ok(name) => drop(same.headers.insert(AGENT, name)),
             Err(_) => same.invalid_agent = Some(agent),
+        }
+        same
+    }
+
+    /// A name that no header can carry is left out: it is the name of no run.
+    pub fn in_run(&self, run: &str) -> Self {
+        let mut same = self.clone();
+        if let Ok(name) = HeaderValue::from_str(run) {
+            same.headers.insert(RUN, name);
         }
         same
     }

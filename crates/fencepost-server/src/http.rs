@@ -7,6 +7,9 @@ pub mod response;
 /// The header that names the acting agent, for callers whose key names none.
 pub const AGENT: &str = "fence-agent";
 
+/// The header that names the run from within which the caller calls. It is the cause of new items, if it is the caller's own.
+pub const RUN: &str = "fence-run";
+
 /// The paths beside those of the ops.
 pub mod path {
     pub const HEALTH: &str = "/healthz";

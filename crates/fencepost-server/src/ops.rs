@@ -6,7 +6,7 @@ use crate::{
     access::peer,
     app::App,
     http::{
-        AGENT,
+        AGENT, RUN,
         body::BodyLimits,
         query,
         response::{self, Refusal},
@@ -107,11 +107,14 @@ impl Handler {
     }
 }
 
-/// The fleet as this caller sees it: with the rights of its key, acting as the agent in the header. An agent's key always
-/// acts as that agent.
+/// The fleet as this caller sees it: with the rights of its key, acting as the agent and in the run of the headers. An
+/// agent's key always acts as that agent.
 fn as_caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet> {
     let fleet = key.map_or_else(|| fleet.as_guest(), |key| fleet.as_key(key));
-    let Some(agent) = headers.get(AGENT) else { return Ok(fleet) };
-    let agent = agent.to_str().map_err(|_| Error::invalid(AGENT, "is not a name"))?;
-    Ok(fleet.as_agent(agent))
+    let named = |name: &'static str| {
+        let value = headers.get(name).map(|value| value.to_str());
+        value.transpose().map_err(|_| Error::invalid(name, "is not a name"))
+    };
+    let fleet = named(AGENT)?.map_or_else(|| fleet.clone(), |agent| fleet.as_agent(agent));
+    Ok(named(RUN)?.map_or_else(|| fleet.clone(), |run| fleet.in_run(run)))
 }

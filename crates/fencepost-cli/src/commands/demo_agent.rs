@@ -56,7 +56,7 @@ impl Actor<'_> {
             Type::TaskOffered => self.accept().await?,
             Type::TaskAssigned | Type::PoolTask => return self.work().await,
             Type::InboxMessage => self.answer().await?,
-            Type::UnreadMentions => self.post().await?,
+            Type::UnreadMentions | Type::UnreadWakeup => self.post().await?,
             // The lead is told; the worker that started this settles.
             Type::TasksFinished | Type::PoolTasksAvailable => self.think(200).await?,
         }

@@ -16,7 +16,7 @@ async fn headers_name_the_caller_and_connections_are_reused() {
     for _ in 0..3 {
         fleet.call(task::List::default()).await.expect("a list");
     }
-    let known = fleet.with_key("fence_secret").expect("a key").as_agent("kim");
+    let known = fleet.with_key("fence_secret").expect("a key").as_agent("kim").in_run("r-7");
     assert!(!format!("{known:?}").contains("fence_secret"), "{known:?}");
     known.call(task::List::default()).await.expect("a list");
     let received = server.received();
@@ -26,6 +26,7 @@ async fn headers_name_the_caller_and_connections_are_reused() {
     assert_eq!((received[0].header("authorization"), received[0].header("fence-agent")), (None, None));
     let headers = (received[3].header("authorization"), received[3].header("fence-agent"));
     assert_eq!(headers, (Some("Bearer fence_secret"), Some("kim")));
+    assert_eq!((received[0].header("fence-run"), received[3].header("fence-run")), (None, Some("r-7")));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! A web page open in a browser on this machine must not reach the server. Its owner can point a name at this machine,
 //! so the Host must be ours. It can also send a form across sites, so the Origin must be ours.
 
-use crate::http::AGENT;
+use crate::http::{AGENT, RUN};
 use axum::{
     extract::Request,
     http::{HeaderMap, HeaderName, header, uri::Authority},
@@ -14,13 +14,14 @@ use std::net::IpAddr;
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Headers that decide whether a request is accepted and who its caller is.
-const ONCE: [&str; 11] = [
+const ONCE: [&str; 12] = [
     "host",
     "origin",
     "sec-fetch-site",
     "authorization",
     "content-type",
     AGENT,
+    RUN,
     "x-slack-signature",
     "x-slack-request-timestamp",
     "x-hub-signature-256",

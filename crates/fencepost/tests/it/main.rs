@@ -51,6 +51,7 @@ mod routes;
 mod settling;
 mod spend;
 mod sqlite_store;
+mod storm_day;
 mod storms;
 mod task_lifecycle;
 mod task_states;

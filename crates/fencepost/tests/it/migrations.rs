@@ -92,6 +92,26 @@ async fn every_earlier_sqlite_version_becomes_the_fresh_schema_and_keeps_its_row
     }
 }
 
+/// Agents of a fleet that was used before there were wake-ups are not woken until somebody switches them on. Old posts wake nobody.
+#[tokio::test]
+async fn wake_ups_are_off_after_an_upgrade() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, rows, enabled) in [("new.db", "", 1), ("used.db", OLD_ROWS, 0)] {
+        let (path, url) = database(&dir, name);
+        drop(Fleet::open_with(&url, at_version(19)).await.unwrap());
+        file(&path).execute_batch(rows).unwrap();
+        let post = "insert into channel(name, next_n, created_at) values ('c', 3, 1)";
+        file(&path).execute_batch(post).unwrap();
+        let fleet = Fleet::open(&url).await.unwrap();
+        let shown = fleet.call(fencepost::storm::Show::default()).await.unwrap();
+        assert_eq!(
+            (shown.settings[0].name, shown.settings[0].value),
+            (fencepost::storm::Setting::Enabled, enabled)
+        );
+        assert!(!fleet.call(fencepost::storm::Due {}).await.unwrap().due);
+    }
+}
+
 /// A fleet that ever had a key requires one, even if the key was revoked before the version that remembers that.
 #[tokio::test]
 async fn a_migrated_fleet_remembers_its_keys() {
@@ -194,7 +214,7 @@ async fn a_newer_sqlite_fleet_is_refused() {
     let error = refused(Fleet::open(&world.url).await);
     assert_eq!(error.code(), Code::Unavailable);
     let message = error.message().replace(&world.url, "DIR/fence.db");
-    insta::assert_snapshot!(message, @"`DIR/fence.db`: the fleet has schema version 99, and this fence knows versions up to 19");
+    insta::assert_snapshot!(message, @"`DIR/fence.db`: the fleet has schema version 99, and this fence knows versions up to 20");
     insta::assert_snapshot!(error.hint_text().unwrap(), @"use the newer fence that made it, or restore the backup it left beside the database");
 }
 
@@ -257,7 +277,7 @@ async fn many_processes_create_or_migrate_one_postgres_fleet_at_once() {
         assert_eq!(fleets[5].call(task::Add::new("auth", "first")).await.unwrap().task.id, "auth-1");
         let applied =
             connect(&schema).await.query("select version from migration order by 1", &[]).await.unwrap();
-        assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), (1..=19).collect::<Vec<_>>());
+        assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), (1..=20).collect::<Vec<_>>());
     }
 }
 
@@ -268,5 +288,5 @@ async fn a_newer_postgres_fleet_is_refused() {
     connect(&schema).await.batch_execute("insert into migration(version) values (99)").await.unwrap();
     let error = refused(Fleet::open(&postgres_url(&schema)).await);
     assert_eq!(error.code(), Code::Unavailable);
-    insta::assert_snapshot!(error.message(), @"the fleet has schema version 99, and this fence knows versions up to 19");
+    insta::assert_snapshot!(error.message(), @"the fleet has schema version 99, and this fence knows versions up to 20");
 }

@@ -248,7 +248,17 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 /// These ops show the stored state.
-const AS_WRITTEN: [&str; 4] = ["event/list", "admin/about", "admin/due", "admin/check"];
+const AS_WRITTEN: [&str; 9] = [
+    "event/list",
+    "admin/about",
+    "admin/due",
+    "admin/check",
+    "storm/due",
+    "storm/show",
+    "storm/why",
+    "storm/cause",
+    "spend/show",
+];
 
 /// All replies without the mark for a state that is not written yet, and the number of marks.
 async fn answers(world: &World) -> (Vec<(String, Value)>, usize) {

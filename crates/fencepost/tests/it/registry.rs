@@ -131,6 +131,14 @@ fn every_op_is_listed() {
     route/deliver    admin
     route/unmatched  reader reads
     route/again      admin
+    storm/tick       admin
+    storm/due        reader reads
+    storm/show       reader reads
+    storm/why        reader reads
+    storm/cause      reader reads
+    storm/set        admin
+    storm/breaker    admin
+    storm/environment admin
     lock/claim       agent
     once/begin       agent
     once/finish      agent
@@ -225,6 +233,7 @@ pub fn least_request(schema: &Value) -> Value {
             Some("integer") => json!(7),
             Some("boolean") => json!(true),
             Some("array") => json!([]),
+            Some("object") => json!({}),
             Some(_) => json!("x"),
             None => {
                 let one_of = property["$ref"].as_str().unwrap().trim_start_matches("#/$defs/");
@@ -266,6 +275,7 @@ async fn ops_that_read_write_nothing() {
         claim run=r -> task/auth-1@1
         mail/push s payload=x -> id=1
         once/begin key=e command=x run=r -> claim.token=once/e@1
+        channel/create general -> existing=false
     ",
         )
         .await;
@@ -279,6 +289,8 @@ async fn ops_that_read_write_nothing() {
             "mail/show" => json!({ "message": 1 }),
             "mail/peek" => json!({ "mailbox": "s" }),
             "once/show" => json!({ "key": "e" }),
+            "storm/why" => json!({ "channel": "general", "agent": "bob" }),
+            "storm/cause" => json!({ "id": "task/auth-1" }),
             "board/show" => json!({ "board": "auth" }),
             "task/wait" => json!({ "tasks": ["auth-1"] }),
             "claim/guard" | "loop/guard" => json!({ "token": "task/auth-1@1" }),

@@ -1,7 +1,8 @@
 //! Wake-ups for unread posts, and the limits that keep agents from waking each other without end.
 
-use fencepost::{Fleet, Millis, agent, channel, run, storm};
+use fencepost::{Code, Fleet, Millis, agent, channel, inbox, run, storm, task};
 use fencepost_testing::{World, on_both};
+use futures_util::future::join_all;
 use serde_json::json;
 
 /// Ann, bob and eve are members of `general`.
@@ -24,14 +25,7 @@ async fn general(world: &World) {
 async fn tick(fleet: &Fleet) -> storm::tick::Ticked {
     let mut all = fleet.call(storm::Tick {}).await.expect("a tick");
     while all.more {
-        let next = fleet.call(storm::Tick {}).await.expect("a tick");
-        all = storm::tick::Ticked {
-            scheduled: all.scheduled + next.scheduled,
-            suppressed_budget: all.suppressed_budget + next.suppressed_budget,
-            suppressed_breaker: all.suppressed_breaker + next.suppressed_breaker,
-            suppressed_cause: all.suppressed_cause + next.suppressed_cause,
-            ..next
-        };
+        all = all.and(fleet.call(storm::Tick {}).await.expect("a tick"));
     }
     all
 }
@@ -231,6 +225,332 @@ on_both! {
             run/settle b1                              -> run.alive=false
             agent/poll eve run=e3 accept=unread_wakeup -> type=unread_wakeup
         ").await;
+    }
+
+    /// A wake-up whose worker was lost goes on where it was, and the lost worker is refused.
+    async fn a_lost_wake_up_is_reclaimed(world: World) {
+        general(&world).await;
+        world.story("
+            channel/leave general agent=eve                -> channel=general
+            channel/post general body=x author=ann         -> post.n=1
+            storm/tick                                     -> scheduled=1
+            agent/poll bob run=b1 accept=unread_wakeup     -> wakeup.attempt=1 wakeup.reclaimed=none
+            agent/poll bob run=b1 accept=unread_wakeup     -> wakeup.attempt=1 channels=general:1-1
+            +60s agent/poll bob run=b2 accept=unread_wakeup -> wakeup.attempt=2 wakeup.reclaimed=timeout
+            storm/why channel=general agent=bob            -> state=running run=b2 reclaimed=timeout
+            run/settle b1                                  -> refused lease_expired
+            mail/checkpoint message/1@1 ordinal=1 phase=delivered -> refused lease_expired
+            mail/checkpoint message/1@2 ordinal=1 phase=delivered data=result -> checkpoint.phase=delivered
+            +60s agent/poll bob run=b3 accept=unread_wakeup -> wakeup.reclaimed=callback_retry wakeup.delivered=result
+            agent/poll bob run=b3 accept=unread_wakeup     -> wakeup.reclaimed=callback_retry wakeup.delivered=result
+            run/settle b2                                  -> refused lease_expired
+            run/settle b3                                  -> settled=message/1@3,mentions/bob/general@3
+            storm/tick                                     -> reclaimed=2
+            channel/unread bob                             -> channels=none
+        ").await;
+        assert_eq!(world.times("wakeup.reclaimed").await, 2);
+    }
+
+    /// Past its last attempt a wake-up fails. Its posts stay unread, and the next post brings them.
+    async fn a_poison_wake_up_fails(world: World) {
+        general(&world).await;
+        world.story("
+            channel/leave general agent=eve                -> channel=general
+            channel/post general body=x author=ann         -> post.n=1
+            storm/tick                                     -> scheduled=1
+            agent/poll bob run=b1 accept=unread_wakeup     -> wakeup.attempt=1
+            +60s agent/poll bob run=b2 accept=unread_wakeup -> wakeup.attempt=2
+            +60s agent/poll bob run=b3 accept=unread_wakeup -> wakeup.attempt=3
+            +60s agent/poll bob run=b4 accept=unread_wakeup -> trigger=none
+            +60s storm/tick                                -> scheduled=0 pending_jobs=0
+            storm/why channel=general agent=bob            -> state=nothing
+            channel/post general body=y author=ann         -> post.n=2
+            storm/tick                                     -> scheduled=1
+            agent/poll bob run=b5 accept=unread_wakeup     -> channels=general:1-2
+        ").await;
+    }
+
+    /// A wake-up whose reply did not arrive is given back, with the posts.
+    async fn an_undelivered_wake_up_comes_back(world: World) {
+        general(&world).await;
+        channel_post(&world.fleet, "general", "ann", "x").await;
+        tick(&world.fleet).await;
+        let (polled, delivery) = world.fleet.deliver(poll("bob", "b1")).await.expect("a trigger");
+        assert!(polled.trigger.is_some());
+        assert_eq!(delivery.undelivered().await.expect("given back"), 2);
+        world.story("agent/poll bob run=b2 accept=unread_wakeup -> wakeup.attempt=1 channels=general:1-1").await;
+    }
+
+    /// Ann wakes bob, who wakes ann, and so on: the chain ends at the bound, and its cycle is named.
+    async fn a_chain_of_mentions_ends(world: World) {
+        general(&world).await;
+        set(&world.fleet, None, &[("max_depth", Some(3)), ("enabled", Some(0))]).await;
+        channel_post(&world.fleet, "general", "person", "@ann go").await;
+        for (n, (agent, other)) in [("ann", "bob"), ("bob", "ann"), ("ann", "bob")].into_iter().enumerate() {
+            let run = format!("r{n}");
+            let trigger = world.fleet.call(poll(agent, &run)).await.unwrap().trigger;
+            assert!(trigger.is_some(), "run {n}");
+            let inside = world.fleet.as_agent(agent).in_run(&run);
+            channel_post(&inside, "general", agent, &format!("@{other} your turn")).await;
+            world.fleet.call(settle(&run)).await.unwrap();
+        }
+        world.story("
+            agent/poll bob run=b4 accept=unread_mentions -> trigger=none
+            agent/poll bob run=b5 accept=unread_mentions -> trigger=none
+        ").await;
+        let tree = world.fleet.call(storm::Cause { id: "run/r2".into() }).await.unwrap();
+        assert_eq!(tree.root, "post/general/1");
+        let ids: Vec<&str> = tree.nodes.iter().map(|node| node.id.as_str()).collect();
+        let chain = "post/general/1 run/r0 post/general/2 run/r1 post/general/3 run/r2 post/general/4";
+        assert_eq!(ids.join(" "), chain);
+        assert_eq!(tree.cycles, ["ann → bob → ann"]);
+        let shown = world.fleet.call(storm::Show::default()).await.unwrap();
+        assert_eq!(shown.counts["suppressed_cause"], 1);
+        assert!(shown.alarms[0].message.contains("ann → bob → ann"), "{:?}", shown.alarms);
+        // A person's mention starts a new chain, and brings the unread posts.
+        channel_post(&world.fleet, "general", "person", "@bob go").await;
+        let trigger = world.fleet.call(poll("bob", "b6")).await.unwrap().trigger.expect("a trigger");
+        assert_eq!((trigger.channels[0].from, trigger.channels[0].to), (3, 5));
+    }
+
+    /// The runs of one root are bounded in a window. Tasks are never held back.
+    async fn a_root_triggers_a_bounded_number_of_runs(world: World) {
+        general(&world).await;
+        set(&world.fleet, None, &[("max_fanout", Some(2))]).await;
+        world.story("
+            channel/post general body=@ann_@bob_@eve mentions=ann,bob,eve author=person -> post.n=1
+            agent/poll ann run=a1                        -> type=unread_mentions
+            agent/poll bob run=b1                        -> type=unread_mentions
+            agent/poll eve run=e1                        -> trigger=none
+            add mine to=eve                              -> auth-1
+            agent/poll eve run=e2                        -> type=task_assigned
+            storm/tick                                   -> scheduled=0 suppressed_cause=1
+            storm/why channel=general agent=eve          -> why=fanout until=2026-01-01T12:05:00.000Z
+            run/settle a1                                -> run.alive=false
+            run/settle b1                                -> run.alive=false
+        ").await;
+        world.pass(299);
+        assert_eq!(tick(&world.fleet).await.scheduled, 0);
+        world.story("+1s agent/poll eve run=e3 accept=unread_wakeup -> trigger=none").await;
+        // The window is over: the posts that were held back wake it now.
+        assert_eq!(tick(&world.fleet).await.scheduled, 1);
+        world.story("agent/poll eve run=e4 accept=unread_wakeup -> type=unread_wakeup channels=general:1-1").await;
+    }
+
+    /// The caller's run is believed only if it is alive and the caller's own.
+    async fn a_run_of_somebody_else_is_no_cause(world: World) {
+        general(&world).await;
+        channel_post(&world.fleet, "general", "person", "@ann go").await;
+        world.fleet.call(poll("ann", "a1")).await.unwrap().trigger.expect("a trigger");
+        let root_of = async |n: i64| {
+            let id = format!("post/general/{n}");
+            world.fleet.call(storm::Cause { id }).await.unwrap().root
+        };
+        let own = channel_post(&world.fleet.in_run("a1"), "general", "ann", "mine").await;
+        assert_eq!(root_of(own).await, "post/general/1");
+        let foreign = channel_post(&world.fleet.in_run("a1"), "general", "bob", "not mine").await;
+        assert_eq!(root_of(foreign).await, format!("post/general/{foreign}"));
+        let unknown = channel_post(&world.fleet.in_run("no/such"), "general", "ann", "x").await;
+        assert_eq!(root_of(unknown).await, format!("post/general/{unknown}"));
+        let secret = world.call("key/add", &json!({ "name": "bob", "role": "agent", "agent": "bob" })).await.unwrap();
+        let key = world.fleet.key(secret["secret"].as_str().unwrap()).await.unwrap().expect("a key");
+        let keyed = channel_post(&world.fleet.as_key(&key).in_run("a1"), "general", "bob", "x").await;
+        assert_eq!(root_of(keyed).await, format!("post/general/{keyed}"));
+        world.fleet.call(settle("a1")).await.unwrap();
+        let late = channel_post(&world.fleet.in_run("a1"), "general", "ann", "late").await;
+        assert_eq!(root_of(late).await, format!("post/general/{late}"));
+    }
+
+    /// Tasks and messages have causes, too, and the chain goes on through them.
+    async fn causes_go_through_tasks_and_messages(world: World) {
+        general(&world).await;
+        channel_post(&world.fleet, "general", "person", "@ann go").await;
+        world.fleet.call(poll("ann", "a1")).await.unwrap().trigger.expect("a trigger");
+        let inside = world.fleet.as_agent("ann").in_run("a1");
+        inside.call(task::Add { to: Some("bob".into()), ..task::Add::new("auth", "mine") }).await.unwrap();
+        inside.call(inbox::Send { agent: "eve".into(), text: "hi".into(), ..Default::default() }).await.unwrap();
+        world.story("
+            agent/poll bob run=b1 -> type=task_assigned
+            agent/poll eve run=e1 -> type=inbox_message
+        ").await;
+        let inside = world.fleet.as_agent("bob").in_run("b1");
+        channel_post(&inside, "general", "bob", "done").await;
+        let tree = world.fleet.call(storm::Cause { id: "task/auth-1".into() }).await.unwrap();
+        let nodes: Vec<String> = tree.nodes.iter().map(|node| format!("{}{}", node.depth, node.id)).collect();
+        assert_eq!(
+            nodes.join(" "),
+            "0post/general/1 1run/a1 1message/1 2run/e1 1task/auth-1 2run/b1 2post/general/2"
+        );
+    }
+
+    async fn settings_are_the_fleets(world: World) {
+        general(&world).await;
+        let other = world.again().await;
+        set(&other, None, &[("window_ms", Some(600_000))]).await;
+        set(&other, Some("general"), &[("max_triggers_per_window", Some(1)), ("enabled", Some(0))]).await;
+        let environment = storm::Environment {
+            server: "one:1".into(),
+            values: [(storm::Setting::WindowMs, 1000)].into(),
+            start: true,
+            stop: false,
+        };
+        world.fleet.call(environment.clone()).await.unwrap();
+        let second = storm::Environment {
+            server: "two:2".into(),
+            values: [(storm::Setting::WindowMs, 2000)].into(),
+            ..environment.clone()
+        };
+        world.fleet.call(second.clone()).await.unwrap();
+        let shown = other.call(storm::Show::default()).await.unwrap();
+        let of = |name: storm::Setting, channel: Option<&str>| {
+            let found = shown.settings.iter().find(|view| view.name == name && view.channel.as_deref() == channel);
+            found.map(|view| (view.value, view.source.as_str()))
+        };
+        assert_eq!(of(storm::Setting::WindowMs, None), Some((2000, "environment of server two:2")));
+        assert_eq!(of(storm::Setting::MaxTriggersPerWindow, Some("general")), Some((1, "call")));
+        assert_eq!(of(storm::Setting::MaxDepth, None), Some((20, "default")));
+        let differs: Vec<_> = shown.servers.iter().map(|s| (s.server.as_str(), s.value, s.fleet)).collect();
+        assert_eq!(differs, [("one:1", 1000, 2000)]);
+        // A server that is gone is forgotten.
+        world.pass(240);
+        world.fleet.call(storm::Environment { start: false, ..second }).await.unwrap();
+        world.pass(61);
+        assert_eq!(other.call(storm::Show::default()).await.unwrap().servers, []);
+        world.story("
+            storm/set values=1                         -> refused invalid
+            channel/post general body=x author=ann     -> post.n=1
+            agent/poll bob run=b0                      -> trigger=none
+            storm/tick                                 -> scheduled=0
+            storm/why channel=general agent=bob        -> why=disabled
+        ").await;
+        let wrong = storm::Set {
+            values: [(storm::Setting::MaxDepth, Some(2))].into(),
+            channel: Some("general".into()),
+            source: None,
+        };
+        assert_eq!(world.fleet.call(wrong).await.unwrap_err().code(), Code::Invalid);
+        set(&world.fleet, Some("general"), &[("enabled", None)]).await;
+        assert_eq!(tick(&world.fleet).await.scheduled, 1);
+    }
+
+    /// Work is ready, an agent is online, and nothing is picked up for five minutes.
+    async fn ignored_work_is_an_alarm(world: World) {
+        world.story("
+            agent/join ann                              -> agent.online=true
+            add one                                     -> auth-1
+            storm/tick                                  -> scheduled=0
+            storm/due                                   -> due=false
+            +200s agent/poll ann run=a1 accept=inbox_message -> trigger=none
+            +99s storm/due                              -> due=false
+            +1s storm/due                               -> due=true
+            storm/tick                                  -> scheduled=0
+            storm/due                                   -> due=false
+        ").await;
+        let shown = world.fleet.call(storm::Show::default()).await.unwrap();
+        assert_eq!(shown.alarms.len(), 1);
+        assert!(shown.alarms[0].message.starts_with("task/auth-1 is ready and agent `ann` is online"), "{shown:?}");
+        world.story("
+            agent/poll ann run=a2                       -> type=pool_task
+            storm/due                                   -> due=true
+            storm/tick                                  -> scheduled=0
+        ").await;
+        assert_eq!(world.fleet.call(storm::Show::default()).await.unwrap().alarms, []);
+        assert_eq!((world.times("storm.alarm").await, world.times("storm.alarm_over").await), (1, 1));
+    }
+
+    /// An agent that leaves a channel is woken no more.
+    async fn an_agent_that_left_is_not_woken(world: World) {
+        general(&world).await;
+        world.story("
+            channel/post general body=x author=ann     -> post.n=1
+            storm/tick                                 -> scheduled=2 pending_jobs=2
+            channel/leave general agent=bob            -> channel=general
+            agent/poll bob run=b1 accept=unread_wakeup -> trigger=none
+            channel/leave general agent=eve            -> channel=general
+            channel/post general body=x author=ann     -> post.n=2
+            storm/tick                                 -> scheduled=0 pending_jobs=0
+            storm/why channel=general agent=eve        -> member=false state=nothing
+        ").await;
+    }
+
+    /// Posts, polls, reads, settlements and ticks at the same time: nobody is woken twice, and nothing is lost.
+    async fn everything_at_once(world: World) {
+        general(&world).await;
+        let limits = [("min_interval_ms", Some(0)), ("max_triggers_per_window", Some(1000)), ("max_fanout", Some(100_000))];
+        set(&world.fleet, None, &limits).await;
+        let fleets = [world.fleet.clone(), world.again().await];
+        let agents = ["ann", "bob", "eve"];
+        let mut tasks = Vec::new();
+        for (i, agent) in agents.into_iter().enumerate() {
+            let fleet = fleets[i % 2].as_agent(agent);
+            tasks.push(tokio::spawn(async move {
+                for n in 0..20 {
+                    let run = format!("{agent}-{n}");
+                    let polled = fleet.call(poll(agent, &run)).await.expect("a poll");
+                    let other = agents[(i + n) % 3];
+                    let body = if n % 2 == 0 { format!("@{other} {n}") } else { n.to_string() };
+                    channel_post(&fleet.in_run(&run), "general", agent, &body).await;
+                    if polled.trigger.is_some() {
+                        fleet.call(settle(&run)).await.expect("settled");
+                    } else if n % 5 == 4 {
+                        let read = channel::Read { channel: "general".into(), agent: agent.into(), ..Default::default() };
+                        fleet.call(read).await.expect("a page");
+                    }
+                }
+            }));
+        }
+        for fleet in fleets {
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..30 {
+                    tick(&fleet).await;
+                }
+            }));
+        }
+        for done in join_all(tasks).await {
+            done.expect("no call fails");
+        }
+        // What is still unread reaches everybody.
+        for round in 0..100 {
+            tick(&world.fleet).await;
+            let mut triggers = 0;
+            for agent in agents {
+                let run = format!("{agent}-end-{round}");
+                if world.fleet.call(poll(agent, &run)).await.expect("a poll").trigger.is_some() {
+                    triggers += 1;
+                    world.fleet.call(settle(&run)).await.expect("settled");
+                }
+            }
+            if triggers == 0 {
+                break;
+            }
+        }
+        for agent in agents {
+            let unread = world.fleet.call(channel::Unread { agent: agent.into() }).await.unwrap();
+            let others = unread.channels.iter().map(|unread| unread.mentions).sum::<i64>();
+            assert_eq!(others, 0, "{agent}: {unread:?}");
+            let why = storm::Why { channel: "general".into(), agent: agent.into() };
+            let why = world.fleet.call(why).await.unwrap();
+            assert_eq!(why.state, storm::why::WakeState::Nothing, "{why:?}");
+        }
+    }
+
+    /// Two processes that schedule at the same time schedule each pair once.
+    async fn two_schedulers_never_schedule_twice(world: World) {
+        let others = [world.again().await, world.again().await];
+        for n in 0..20 {
+            world.story(&format!("
+                agent/join a{n}                   -> agent.online=true
+                channel/create c{n}               -> existing=false
+                channel/join c{n} agent=a{n}      -> channel=c{n}
+                channel/post c{n} body=x author=p -> post.n=1
+            ")).await;
+        }
+        let ticks = (0..10).map(|n| {
+            let fleet = others[n % 2].clone();
+            tokio::spawn(async move { tick(&fleet).await.scheduled })
+        });
+        let scheduled: i64 = join_all(ticks).await.into_iter().map(|ticked| ticked.expect("a tick")).sum();
+        assert_eq!((scheduled, world.times("message.pushed").await), (20, 20));
     }
 }
 

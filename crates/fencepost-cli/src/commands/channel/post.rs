@@ -23,6 +23,9 @@ pub struct Post {
     /// The number of the post that this one answers
     #[arg(long, value_name = "N")]
     reply_to: Option<i64>,
+    /// Wake nobody: mentions are no triggers, and members are not woken by it. For results and notices
+    #[arg(long)]
+    quiet: bool,
     /// A key of your choice: a second post with the same key in the channel is not posted
     #[arg(id = "post_key", long = "key", value_name = "KEY")]
     key: Option<String>,
@@ -38,6 +41,7 @@ impl Post {
             author: context.agent(),
             mentions: (!self.mention.is_empty()).then_some(self.mention),
             reply_to: self.reply_to,
+            suppress_auto_trigger: self.quiet,
             key: self.key,
             request: context.request(),
         };

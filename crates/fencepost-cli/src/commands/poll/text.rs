@@ -35,7 +35,10 @@ pub fn work(trigger: &Trigger, terminal: &Terminal) -> String {
 fn about(trigger: &Trigger, terminal: &Terminal) -> String {
     let mut parts: Vec<String> = trigger.task.iter().map(|task| tasks::page(task, terminal)).collect();
     parts.extend(trigger.messages.iter().map(|item| inbox::page(item, terminal)));
-    parts.extend(trigger.channels.iter().map(|given| mentions(given, terminal)));
+    parts.extend(trigger.channels.iter().map(|given| match trigger.kind {
+        Type::UnreadWakeup => unread(given, terminal),
+        _ => mentions(given, terminal),
+    }));
     if !trigger.tasks.is_empty() {
         parts.push(tasks::tasks(&trigger.tasks, terminal));
     }
@@ -63,6 +66,16 @@ fn mentions(given: &Mentions, terminal: &Terminal) -> String {
     parts.join("\n\n")
 }
 
+/// `general: posts 3 to 9 are unread`, and those of others.
+fn unread(given: &Mentions, terminal: &Terminal) -> String {
+    let head = format!("{}: posts {} to {} are unread", given.channel, given.from, given.to);
+    let mut parts = vec![head, posts(&given.posts, terminal)];
+    if given.posts.last().is_some_and(|last| last.n < given.to) {
+        parts.push(terminal.and_more(&format!("fence channel read {}", given.channel)));
+    }
+    parts.join("\n\n")
+}
+
 /// The commands for each type of trigger. `settle` ends every type.
 fn next(trigger: &Trigger, agent: &str) -> String {
     let run = &trigger.run;
@@ -87,7 +100,7 @@ fn next(trigger: &Trigger, agent: &str) -> String {
                 "{respond}\n  or  fence inbox delegate {token} --to AGENT\n  then  {settle}  # the rest is read"
             )
         }
-        Type::UnreadMentions => {
+        Type::UnreadMentions | Type::UnreadWakeup => {
             let channels: Vec<&str> = trigger.channels.iter().map(|given| given.channel.as_str()).collect();
             let post =
                 each(&channels, |channel| format!("fence channel post {channel} TEXT --agent {agent}"));

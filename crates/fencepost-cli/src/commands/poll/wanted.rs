@@ -9,7 +9,8 @@ use fencepost::{
 
 #[derive(Debug, Clone, Args)]
 pub struct Wanted {
-    /// Only these types: task_offered, task_assigned, inbox_message, unread_mentions, tasks_finished, pool_task
+    /// Only these types: task_offered, task_assigned, inbox_message, unread_mentions, unread_wakeup, tasks_finished,
+    /// pool_task  [default: all but unread_wakeup]
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     accept: Vec<String>,
     /// The pool: take a task, only report that it has tasks, or ignore it  [default: take]

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     clock::Time,
     db::{Batch, Row, Stmt, Tx, set},
-    error::Result,
+    error::{Error, Result},
     params,
 };
 use serde_json::json;
@@ -141,8 +141,7 @@ impl Facts {
                 Pair { online: online.contains(&reader.agent), busy: reader.has_mentions, ..Pair::default() };
             facts.pairs.insert(reader.pair(), pair);
         }
-        let of =
-            |row: &Row| Ok::<_, crate::Error>((row.get::<String>("agent")?, row.get::<String>("channel")?));
+        let of = |row: &Row| Ok::<_, Error>((row.get::<String>("agent")?, row.get::<String>("channel")?));
         for row in answers.take(woken).rows {
             if let Some(pair) = facts.pairs.get_mut(&of(&row)?) {
                 pair.woken.push(row.get("at")?);

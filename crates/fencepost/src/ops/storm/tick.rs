@@ -54,6 +54,20 @@ pub struct Ticked {
     pub more: bool,
 }
 
+impl Ticked {
+    /// The sum of this tick and the next one. Numbers that are no sums are those of the next.
+    #[must_use]
+    pub fn and(self, next: Ticked) -> Ticked {
+        Ticked {
+            scheduled: self.scheduled + next.scheduled,
+            suppressed_budget: self.suppressed_budget + next.suppressed_budget,
+            suppressed_breaker: self.suppressed_breaker + next.suppressed_breaker,
+            suppressed_cause: self.suppressed_cause + next.suppressed_cause,
+            ..next
+        }
+    }
+}
+
 impl Op for Tick {
     const NAME: &'static str = "storm/tick";
     const ACCESS: Access = Access::Admin;

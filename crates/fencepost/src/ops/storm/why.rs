@@ -178,7 +178,9 @@ impl Explained {
                 "the next tick wakes it; without a server, fence storm tick does".to_owned()
             }
             Decision::Suppress { why, until } => {
-                (self.state, self.why, self.until) = (WakeState::Suppressed, Some(*why), *until);
+                // A busy pair is only looked at again then.
+                let until = until.filter(|_| *why != Reason::Busy);
+                (self.state, self.why, self.until) = (WakeState::Suppressed, Some(*why), until);
                 let reason = match why {
                     Reason::Disabled => {
                         "wake-ups are switched off; fence storm set enabled=on switches them on"
