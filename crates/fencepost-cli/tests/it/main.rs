@@ -39,6 +39,7 @@ mod sealed;
 mod serve;
 mod served_docs;
 mod settings;
+mod storm_example;
 mod supervise;
 mod supervise_outage;
 mod terminal;
