@@ -98,7 +98,7 @@ impl Connection {
     }
 
     /// The same fleet, called from within this run: posts, messages and tasks of these calls record it as their cause, if the run
-    /// is alive and the caller's own.
+    /// is the caller's own.
     #[must_use]
     pub fn in_run(&self, run: &str) -> Self {
         Self(match &self.0 {

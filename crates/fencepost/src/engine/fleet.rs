@@ -58,7 +58,7 @@ impl Fleet {
     }
 
     /// The same fleet, called from within this run: posts, messages and tasks of these calls record it as their cause, if the run
-    /// is alive and the caller's own.
+    /// is the caller's own.
     #[must_use]
     pub fn in_run(&self, run: impl Into<String>) -> Self {
         Self { caller: Caller { run: Some(run.into()), ..self.caller.clone() }, ..self.clone() }

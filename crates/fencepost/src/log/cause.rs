@@ -1,7 +1,8 @@
 //! Causes: which run made a post, a message or a task, and where the chain of causes began.
 //!
-//! The run of a call is believed only if it is the caller's own: it is alive, the caller's key may use it, and it is not another
-//! agent's. A run that a poll opened continues the chain of its trigger (table `triggered`). Any other run starts a chain.
+//! The run of a call is believed only if it is the caller's own: it exists, the caller's key may use it, and it is not another
+//! agent's. It may be over, so that a chain does not begin anew if an agent settles first and posts then. A run that a poll opened
+//! continues the chain of its trigger (table `triggered`). Any other run starts a chain.
 
 use crate::{
     db::{Stmt, Tx, set},
@@ -17,7 +18,7 @@ pub(crate) struct Cause {
     pub run: String,
     /// The item or run at the start of the chain.
     pub root: String,
-    /// The number of triggers since the root.
+    /// The number of mentions and wake-ups since the root.
     pub depth: i64,
 }
 
@@ -27,8 +28,8 @@ async fn of_caller(tx: &mut Tx<'_>, agent: Option<&str>) -> Result<Option<Cause>
     let rows = tx
         .query(
             "select run.agent, triggered.root, triggered.depth from run left join triggered on triggered.run = run.key
-             where run.name = ?1 and run.ended_at is null and run.expires_at > ?2",
-            params![&name, tx.now],
+             where run.name = ?1 order by run.key desc limit 1",
+            params![&name],
         )
         .await?;
     let Some(row) = rows.first() else { return Ok(None) };

@@ -11,6 +11,7 @@ use crate::{
     error::{Code, Error, Result},
     limits::check,
     log::Event,
+    ops::storm::wakeups,
     params,
     topic::Topic,
 };
@@ -86,7 +87,8 @@ fn enter(agent: &str, channel: &str, now: Time) -> Stmt {
     )
 }
 
-/// Makes the agent a member of the channel, or no longer one. Logs an event only if that changed.
+/// Makes the agent a member of the channel, or no longer one. Logs an event only if that changed. An agent that leaves is woken no
+/// more.
 async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -> Result<()> {
     check::plain_name("channel", channel)?;
     check::plain_name("agent", agent)?;
@@ -95,7 +97,8 @@ async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -
     let mut batch = Batch::new();
     batch.add(enter(agent, channel, tx.now));
     let changed = batch.add(Stmt::write(
-        "update reader set member = ?4, updated_at = ?3 where agent = ?1 and channel = ?2 and member <> ?4",
+        "update reader set member = ?4, updated_at = ?3, wake_at = case when ?4 = 1 then wake_at end
+         where agent = ?1 and channel = ?2 and member <> ?4",
         params![agent, channel, tx.now, i64::from(member)],
     ));
     if tx.send(batch).await?.affected(changed) == 1 {
@@ -106,6 +109,9 @@ async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -
             ..Event::new(kind, format!("channel/{channel}"))
         };
         tx.one(event.insert(tx)).await?;
+        if !member {
+            wakeups::drop_read_by(tx, agent, channel, i64::MAX).await?;
+        }
     }
     Ok(())
 }

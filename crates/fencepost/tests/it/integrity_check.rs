@@ -361,6 +361,33 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "channel/c",
     ),
     (
+        "an agent has at most one unfinished wake-up in a channel, in its own mailbox",
+        &[
+            "insert into wakeup(agent, channel, n, message, at, cause, root, depth) values ('bob', 'c', 1, 2, 1, 'x', 'x', 0)",
+        ],
+        "message/2",
+    ),
+    (
+        "an agent has at most one unfinished wake-up in a channel, in its own mailbox",
+        &[
+            "insert into mailbox(name, created_at) values ('wakeups/bob', 1)",
+            "update message set mailbox = 'wakeups/bob' where id in (1, 2)",
+            "insert into wakeup(agent, channel, n, message, at, cause, root, depth) values ('bob', 'c', 1, 1, 1, 'x', 'x', 0)",
+            "insert into wakeup(agent, channel, n, message, at, cause, root, depth) values ('bob', 'c', 2, 2, 1, 'x', 'x', 0)",
+        ],
+        "mentions/bob/c",
+    ),
+    (
+        "no mark of an unread post is past the last post",
+        &["update channel set marked_n = next_n where name = 'c'"],
+        "channel/c",
+    ),
+    (
+        "no mark of an unread post is past the last post",
+        &["update reader set wake_n = 9 where agent = 'idle'"],
+        "mentions/idle/c",
+    ),
+    (
         "every delivery from outside became a message",
         &["insert into delivery(source, id, at) values ('slack', 'Ev1', 1)"],
         "delivery/slack/Ev1",

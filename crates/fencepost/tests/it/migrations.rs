@@ -92,6 +92,26 @@ async fn every_earlier_sqlite_version_becomes_the_fresh_schema_and_keeps_its_row
     }
 }
 
+/// Agents of a fleet that was used before there were wake-ups are not woken until somebody switches them on. Old posts wake nobody.
+#[tokio::test]
+async fn wake_ups_are_off_after_an_upgrade() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, rows, enabled) in [("new.db", "", 1), ("used.db", OLD_ROWS, 0)] {
+        let (path, url) = database(&dir, name);
+        drop(Fleet::open_with(&url, at_version(19)).await.unwrap());
+        file(&path).execute_batch(rows).unwrap();
+        let post = "insert into channel(name, next_n, created_at) values ('c', 3, 1)";
+        file(&path).execute_batch(post).unwrap();
+        let fleet = Fleet::open(&url).await.unwrap();
+        let shown = fleet.call(fencepost::storm::Show::default()).await.unwrap();
+        assert_eq!(
+            (shown.settings[0].name, shown.settings[0].value),
+            (fencepost::storm::Setting::Enabled, enabled)
+        );
+        assert!(!fleet.call(fencepost::storm::Due {}).await.unwrap().due);
+    }
+}
+
 /// A fleet that ever had a key requires one, even if the key was revoked before the version that remembers that.
 #[tokio::test]
 async fn a_migrated_fleet_remembers_its_keys() {

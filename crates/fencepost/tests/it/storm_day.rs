@@ -186,13 +186,19 @@ on_both! {
         assert_eq!(day.total(), before);
     }
 
+    /// A changed limit changes the result.
     async fn a_lower_limit_allows_fewer_runs(world: World) {
-        set(&world.fleet, &[("max_depth", 3), ("max_fanout", 20)]).await;
-        let (day, bound) = day(world, 300, 20).await;
-        println!("a calm day: {:?}, {} runs; the settings allow {bound}", day.runs, day.total());
-        assert!(day.total() <= bound);
-        // With a depth of three, a post of a person reaches its channel, and little more.
-        assert!(day.total() < 5 * 60, "{:?}", day.runs);
+        let mut day = Day::begin(world).await;
+        let mut runs = Vec::new();
+        for (channel, depth) in [3, 20].into_iter().enumerate() {
+            set(&day.world.fleet, &[("max_depth", depth)]).await;
+            let before = day.total();
+            day.ask(channel).await;
+            day.pass(3600, i64::MAX).await;
+            runs.push(day.total() - before);
+        }
+        println!("runs of one post with a depth of 3 and of 20: {runs:?}");
+        assert!(runs[0] >= 9 && runs[1] > runs[0], "{runs:?}");
     }
 
     /// Chains of any length: the limit on the runs of a root alone keeps them below the bound.

@@ -22,10 +22,14 @@ async fn general(world: &World) {
         .await;
 }
 
+/// Ticks until there is no more to look at. On PostgreSQL a tick gives up if it waits for a lock too long.
 async fn tick(fleet: &Fleet) -> storm::tick::Ticked {
-    let mut all = fleet.call(storm::Tick {}).await.expect("a tick");
+    let mut all = storm::tick::Ticked { more: true, ..Default::default() };
     while all.more {
-        all = all.and(fleet.call(storm::Tick {}).await.expect("a tick"));
+        match fleet.call(storm::Tick {}).await {
+            Ok(ticked) => all = all.and(ticked),
+            Err(error) => assert_eq!(error.code(), Code::Unavailable, "{error:?}"),
+        }
     }
     all
 }
@@ -337,7 +341,7 @@ on_both! {
         world.story("agent/poll eve run=e4 accept=unread_wakeup -> type=unread_wakeup channels=general:1-1").await;
     }
 
-    /// The caller's run is believed only if it is alive and the caller's own.
+    /// The caller's run is believed only if it is the caller's own.
     async fn a_run_of_somebody_else_is_no_cause(world: World) {
         general(&world).await;
         channel_post(&world.fleet, "general", "person", "@ann go").await;
@@ -358,7 +362,7 @@ on_both! {
         assert_eq!(root_of(keyed).await, format!("post/general/{keyed}"));
         world.fleet.call(settle("a1")).await.unwrap();
         let late = channel_post(&world.fleet.in_run("a1"), "general", "ann", "late").await;
-        assert_eq!(root_of(late).await, format!("post/general/{late}"));
+        assert_eq!(root_of(late).await, "post/general/1");
     }
 
     /// Tasks and messages have causes, too, and the chain goes on through them.
@@ -379,7 +383,7 @@ on_both! {
         let nodes: Vec<String> = tree.nodes.iter().map(|node| format!("{}{}", node.depth, node.id)).collect();
         assert_eq!(
             nodes.join(" "),
-            "0post/general/1 1run/a1 1message/1 2run/e1 1task/auth-1 2run/b1 2post/general/2"
+            "0post/general/1 1run/a1 1message/1 1run/e1 1task/auth-1 1run/b1 1post/general/2"
         );
     }
 
@@ -456,6 +460,82 @@ on_both! {
         ").await;
         assert_eq!(world.fleet.call(storm::Show::default()).await.unwrap().alarms, []);
         assert_eq!((world.times("storm.alarm").await, world.times("storm.alarm_over").await), (1, 1));
+    }
+
+    /// An agent that leaves a channel is woken no more.
+    async fn an_agent_that_left_is_not_woken(world: World) {
+        general(&world).await;
+        world.story("
+            channel/post general body=x author=ann     -> post.n=1
+            storm/tick                                 -> scheduled=2 pending_jobs=2
+            channel/leave general agent=bob            -> channel=general
+            agent/poll bob run=b1 accept=unread_wakeup -> trigger=none
+            channel/leave general agent=eve            -> channel=general
+            channel/post general body=x author=ann     -> post.n=2
+            storm/tick                                 -> scheduled=0 pending_jobs=0
+            storm/why channel=general agent=eve        -> member=false state=nothing
+        ").await;
+    }
+
+    /// Posts, polls, reads, settlements and ticks at the same time: nobody is woken twice, and nothing is lost.
+    async fn everything_at_once(world: World) {
+        general(&world).await;
+        let limits = [("min_interval_ms", Some(0)), ("max_triggers_per_window", Some(1000)), ("max_fanout", Some(100_000))];
+        set(&world.fleet, None, &limits).await;
+        let fleets = [world.fleet.clone(), world.again().await];
+        let agents = ["ann", "bob", "eve"];
+        let mut tasks = Vec::new();
+        for (i, agent) in agents.into_iter().enumerate() {
+            let fleet = fleets[i % 2].as_agent(agent);
+            tasks.push(tokio::spawn(async move {
+                for n in 0..20 {
+                    let run = format!("{agent}-{n}");
+                    let polled = fleet.call(poll(agent, &run)).await.expect("a poll");
+                    let other = agents[(i + n) % 3];
+                    let body = if n % 2 == 0 { format!("@{other} {n}") } else { n.to_string() };
+                    channel_post(&fleet.in_run(&run), "general", agent, &body).await;
+                    if polled.trigger.is_some() {
+                        fleet.call(settle(&run)).await.expect("settled");
+                    } else if n % 5 == 4 {
+                        let read = channel::Read { channel: "general".into(), agent: agent.into(), ..Default::default() };
+                        fleet.call(read).await.expect("a page");
+                    }
+                }
+            }));
+        }
+        for fleet in fleets {
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..30 {
+                    tick(&fleet).await;
+                }
+            }));
+        }
+        for done in join_all(tasks).await {
+            done.expect("no call fails");
+        }
+        // What is still unread reaches everybody.
+        for round in 0..100 {
+            tick(&world.fleet).await;
+            let mut triggers = 0;
+            for agent in agents {
+                let run = format!("{agent}-end-{round}");
+                if world.fleet.call(poll(agent, &run)).await.expect("a poll").trigger.is_some() {
+                    triggers += 1;
+                    world.fleet.call(settle(&run)).await.expect("settled");
+                }
+            }
+            if triggers == 0 {
+                break;
+            }
+        }
+        for agent in agents {
+            let unread = world.fleet.call(channel::Unread { agent: agent.into() }).await.unwrap();
+            let others = unread.channels.iter().map(|unread| unread.mentions).sum::<i64>();
+            assert_eq!(others, 0, "{agent}: {unread:?}");
+            let why = storm::Why { channel: "general".into(), agent: agent.into() };
+            let why = world.fleet.call(why).await.unwrap();
+            assert_eq!(why.state, storm::why::WakeState::Nothing, "{why:?}");
+        }
     }
 
     /// Two processes that schedule at the same time schedule each pair once.

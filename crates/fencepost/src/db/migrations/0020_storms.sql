@@ -1,7 +1,8 @@
 -- Storms: causes, wake-ups for unread posts, and the limits on both.
 
 -- The cause of a post, a message or a task (`item`: `post/general/12`, `message/812`, `task/auth-3`) that a run made. `root`:
--- the item or run at the start of the chain. `depth`: the number of triggers between them. An item without a row starts a chain.
+-- the item or run at the start of the chain. `depth`: the number of mentions and wake-ups that triggered a run between them. Tasks
+-- and inbox messages do not count, because a long plan is no storm. An item without a row starts a chain.
 create table caused (
   item text primary key,
   run text not null,

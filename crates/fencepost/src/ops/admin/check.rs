@@ -74,6 +74,22 @@ const PROMISES: &[Promise] = &[
            select 1 from story where story.loop = story_step.loop and story.id = story_step.story)",
     },
     Promise {
+        text: "an agent has at most one unfinished wake-up in a channel, in its own mailbox",
+        broken: "select 'mentions/' || wakeup.agent || '/' || wakeup.channel as resource from wakeup
+         join message on message.id = wakeup.message where message.finished_at is null
+         group by wakeup.agent, wakeup.channel having count(*) > 1
+         union all
+         select 'message/' || message.id as resource from wakeup join message on message.id = wakeup.message
+         where message.mailbox <> 'wakeups/' || wakeup.agent",
+    },
+    Promise {
+        text: "no mark of an unread post is past the last post",
+        broken: "select 'channel/' || channel.name as resource from channel where marked_n >= next_n
+         union all
+         select 'mentions/' || reader.agent || '/' || reader.channel as resource from reader
+         join channel on channel.name = reader.channel where reader.wake_n >= channel.next_n",
+    },
+    Promise {
         text: "every delivery from outside became a message",
         broken: "select 'delivery/' || source || '/' || id as resource from delivery where message is null",
     },

@@ -477,12 +477,13 @@ impl Poll {
         let first = trigger.claims.first().map(|claim| claim.resource.clone());
         let cause = cause.map(str::to_owned).or(task).or(first);
         let board = trigger.task.as_ref().map(|task| task.board.clone());
+        let depth = i64::from(matches!(trigger.kind, Type::UnreadMentions | Type::UnreadWakeup));
         Stmt::write(
             "insert into triggered(run, name, agent, kind, board, at, cause, root, depth)
              select cast(?1 as bigint), cast(?2 as text), cast(?3 as text), cast(?4 as text), cast(?5 as text), cast(?6 as bigint),
                cast(?7 as text), coalesce((select root from caused where item = ?7), cast(?7 as text)),
-               coalesce((select depth from caused where item = ?7), 0) + 1",
-            params![run_key, &self.run, &self.agent, trigger.kind.as_str(), board, tx.now, cause],
+               coalesce((select depth from caused where item = ?7), 0) + ?8",
+            params![run_key, &self.run, &self.agent, trigger.kind.as_str(), board, tx.now, cause, depth],
         )
     }
 

@@ -45,7 +45,7 @@ pub struct Node {
     pub parent: Option<String>,
     /// The number of nodes above it.
     pub level: i64,
-    /// The number of triggers since the root.
+    /// The number of mentions and wake-ups since the root.
     pub depth: i64,
     /// Of a run: its agent and its trigger.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -28,7 +28,7 @@ pub enum Setting {
     BreakerBacklogThreshold,
     /// How long the breaker stays open, in milliseconds.
     BreakerCooldownMs,
-    /// Triggers in a row from one root, at most.
+    /// Mentions and wake-ups in a row from one root, at most.
     MaxDepth,
     /// Mentions and wake-ups that one root triggers within the window, at most.
     MaxFanout,

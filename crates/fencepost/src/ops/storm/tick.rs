@@ -1,6 +1,7 @@
 use super::{
     alarm, breaker,
     facts::{Facts, Reader, backlog, readers},
+    marks,
     rule::{Breaker, Decision, Waker, Why, decide},
     settings::{Setting, Settings},
     state, wakeups,
@@ -19,9 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Limits of one tick: channels with new posts, agents that came back, and pairs to decide on.
-const CHANNELS: i64 = 64;
-const AGENTS: i64 = 64;
+/// Limit of one tick on the pairs to decide on.
 const PAIRS: i64 = 256;
 
 /// Schedule wake-ups for unread posts. For each agent in a channel with unread posts, and with nothing pending or running for it
@@ -71,14 +70,15 @@ impl Ticked {
 impl Op for Tick {
     const NAME: &'static str = "storm/tick";
     const ACCESS: Access = Access::Admin;
-    // Idempotent: a wake-up has the last post as its id, so it is not scheduled twice.
-    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    // Never: a repeat would also look at what became due meanwhile.
+    const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = "{}";
     type Reply = Ticked;
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Ticked> {
         let mut batch = Batch::new();
+        // Nothing below waits for a row lock but the counters at the end, and those are held for a moment only.
         batch.add(Stmt::read("select set_config('lock_timeout', '1s', true)", params![]).only_on_postgres());
         let locked = batch.add(Stmt::read(
             "select opened_at, open_until, alarm, alarm_at from storm /*pg for update skip locked*/",
@@ -100,7 +100,8 @@ impl Op for Tick {
             counts: BTreeMap::new(),
         };
         let counters = state::read_counters(&answers.take(counters).rows)?;
-        let more = [rearm(tx).await?, mark(tx).await?, tick.schedule(tx, open).await?].contains(&true);
+        let more =
+            [marks::rearm(tx).await?, marks::mark(tx).await?, tick.schedule(tx, open).await?].contains(&true);
         alarm::update(tx, alarm).await?;
         tx.send(state::count(&tick.counts).collect()).await?;
         let now = |name: &str| tick.counts.get(name).copied().unwrap_or_default();
@@ -116,72 +117,6 @@ impl Op for Tick {
             more,
         })
     }
-}
-
-/// Looks again at the pairs of agents that were offline and are back. Returns whether there are more such agents.
-async fn rearm(tx: &mut Tx<'_>) -> Result<bool> {
-    let sql = "select name from agent where asleep = 1 and heard_until > ?1 order by heard_until limit ?2
-               /*pg for update skip locked*/";
-    let rows = tx.query(sql, params![tx.now, AGENTS]).await?;
-    if rows.is_empty() {
-        return Ok(false);
-    }
-    let names = rows.iter().map(|row| Ok(json!({ "name": row.get::<String>("name")? })));
-    let names = set(names.collect::<Result<Vec<_>>>()?)?;
-    tx.send(Batch::from([
-        Stmt::write(
-            "update agent set asleep = 0 where name in (select value ->> 'name' from json_each(?1))",
-            params![names.clone()],
-        ),
-        Stmt::write(
-            "update reader set wake_at = ?2 where agent in (select value ->> 'name' from json_each(?1))
-             and member = 1 and wake_n > read_n and wake_at is null",
-            params![names, tx.now],
-        ),
-    ]))
-    .await?;
-    Ok(rows.len() as i64 == AGENTS)
-}
-
-/// Marks new posts as unread with the members of their channels. A post costs nothing for its readers until then. Returns
-/// whether there are more such channels.
-async fn mark(tx: &mut Tx<'_>) -> Result<bool> {
-    let rows = tx
-        .query(
-            "select name, marked_n, next_n - 1 as last_n from channel where next_n - 1 > marked_n order by name limit ?1
-             /*pg for update skip locked*/",
-            params![CHANNELS],
-        )
-        .await?;
-    if rows.is_empty() {
-        return Ok(false);
-    }
-    let channels = rows.iter().map(|row| {
-        let (after, to): (i64, i64) = (row.get("marked_n")?, row.get("last_n")?);
-        Ok(json!({ "channel": row.get::<String>("name")?, "after": after, "to": to }))
-    });
-    let channels = set(channels.collect::<Result<Vec<_>>>()?)?;
-    tx.send(Batch::from([
-        Stmt::write(
-            "update reader set wake_at = coalesce(wake_at, ?2), wake_n = (
-               select max(post.n) from post where post.channel = reader.channel
-               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
-               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent)
-             from json_each(?1) as item
-             where reader.channel = item.value ->> 'channel' and reader.member = 1 and exists (
-               select 1 from post where post.channel = reader.channel and post.n > reader.read_n
-               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
-               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent)",
-            params![channels.clone(), tx.now],
-        ),
-        Stmt::write(
-            "update channel set marked_n = cast(item.value ->> 'to' as bigint) from json_each(?1) as item
-             where channel.name = item.value ->> 'channel'",
-            params![channels],
-        ),
-    ]))
-    .await?;
-    Ok(rows.len() as i64 == CHANNELS)
 }
 
 /// One tick.
@@ -265,7 +200,9 @@ impl Scheduler {
         if looked.is_empty() {
             return Ok(());
         }
+        let busy = marks::park(tx, looked).await?;
         let rows = looked.iter().map(|(reader, why, until)| {
+            let until = if busy.contains(&reader.agent) { Some(tx.now.plus(marks::PARK_AGAIN)) } else { *until };
             let counts = why.is_some_and(|why| why.counter().is_some());
             json!({
                 "agent": reader.agent, "channel": reader.channel, "at": until.map(|at| at.0),
@@ -280,14 +217,6 @@ impl Scheduler {
              where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'",
             params![set(rows)?],
         ));
-        let asleep = looked.iter().filter(|(_, why, _)| *why == Some(Why::Offline));
-        let asleep: Vec<_> = asleep.map(|(reader, ..)| json!({ "name": reader.agent })).collect();
-        if !asleep.is_empty() {
-            batch.add(Stmt::write(
-                "update agent set asleep = 1 where name in (select value ->> 'name' from json_each(?1)) and asleep = 0",
-                params![set(asleep)?],
-            ));
-        }
         let events: Vec<Event> = looked
             .iter()
             .filter(|(reader, why, _)| {
