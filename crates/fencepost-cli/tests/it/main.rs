@@ -40,6 +40,7 @@ mod serve;
 mod served_docs;
 mod settings;
 mod storm_example;
+mod storms;
 mod supervise;
 mod supervise_outage;
 mod terminal;
