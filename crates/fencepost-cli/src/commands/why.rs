@@ -37,14 +37,15 @@ async fn of_wakeup(context: &Context, channel: String, agent: String) -> Result<
         let terminal = &context.terminal;
         let presence = if reply.online { "online" } else { "offline" };
         let head = format!(
-            "{} in {}: {}, {} unread by others",
+            "{} in {}: {}, {} unread post{} of others",
             terminal.bold(&reply.agent),
             terminal.bold(&reply.channel),
             terminal.paint(state(presence), presence),
-            reply.unread
+            reply.unread,
+            if reply.unread == 1 { "" } else { "s" },
         );
-        let what = reply.why.map_or("wake-up", |why| why.as_str());
-        format!("{head}\n{}", terminal.wrap(&format!("  {what}: {}", reply.explanation), 0, 4))
+        let why = reply.why.map_or(String::new(), |why| format!("{}: ", why.as_str()));
+        format!("{head}\n{}", terminal.wrap(&format!("  {why}{}", reply.explanation), 0, 4))
     })
 }
 

@@ -40,6 +40,7 @@ mod serve;
 mod served_docs;
 mod settings;
 mod spend;
+mod storm_example;
 mod storm_servers;
 mod storms;
 mod supervise;

@@ -28,6 +28,7 @@ pages! {
     mailboxes: "docs/mailboxes.md",
     operations: "docs/operations.md",
     spend: "docs/spend.md",
+    storms: "docs/storms.md",
     tasks: "docs/tasks.md",
     workers: "docs/workers.md",
 }

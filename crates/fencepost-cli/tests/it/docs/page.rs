@@ -12,6 +12,7 @@ const SCENARIOS: &[(&str, &str, usize)] = &[
     ("postgres", "docs/operations.md", 1),
     ("share", "docs/server.md", 3),
     ("certificate", "docs/server.md", 1),
+    ("storm", "docs/storms.md", 2),
     ("slack", "docs/webhooks.md", 3),
     ("crew", "docs/workers.md", 4),
 ];
