@@ -103,7 +103,8 @@ pub use ids::{Resource, TaskId, Token};
 pub use json::Json;
 pub use limits::{OUTPUT_MAX, WAIT_MAX};
 pub use ops::{
-    admin, agent, board, channel, claim, event, inbox, key, lock, loops, mail, once, route, run, spend, storm, task,
+    admin, agent, board, channel, claim, event, inbox, key, lock, loops, mail, once, route, run, spend,
+    storm, task,
 };
 
 /// The trait of every verb, and the registry of all verbs that every interface is made from.
