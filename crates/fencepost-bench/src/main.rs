@@ -14,6 +14,7 @@ mod poll;
 mod processes;
 mod seed;
 mod server_process;
+mod storm;
 mod table;
 mod wake;
 
@@ -36,7 +37,7 @@ struct Args {
     /// Only this database: sqlite or postgres
     #[arg(long)]
     only: Option<String>,
-    /// Only this part: engine, mail, http, poll, wake or share
+    /// Only this part: engine, mail, http, poll, wake, share or storm
     #[arg(long)]
     part: Option<String>,
     /// Seconds for each figure
@@ -93,6 +94,7 @@ async fn main() -> Result<()> {
     wake_ups(&args, &mut targets).await;
     shared_lock(&args, span, &mut targets).await;
     polls(&args, span, scale, &mut targets).await?;
+    storms(&args, scale, &mut targets).await?;
     targets.print();
     println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
     Ok(())
@@ -188,6 +190,26 @@ async fn polls(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -
         };
         poll::measure("PostgreSQL", &Served::Fleet(url, Durability::Full), span, 60_000, seed, targets).await;
         raw.drop_schema().await;
+    }
+    Ok(())
+}
+
+/// A tick of the scheduler, in a small fleet and in a large one.
+async fn storms(args: &Args, scale: i64, targets: &mut Targets) -> Result<()> {
+    let channels = 10_000 / scale;
+    if args.wants("storm", "sqlite") {
+        let dir = scratch();
+        let small = open(&dir.path().join("small.db"), Durability::Normal).await?;
+        let large = open(&dir.path().join("large.db"), Durability::Normal).await?;
+        storm::measure("SQLite NORMAL", &small, &large, channels, targets).await?;
+    }
+    if args.wants("storm", "postgres") {
+        let (small_url, small_raw) = fresh_schema("bench_storm_small").await;
+        let (large_url, large_raw) = fresh_schema("bench_storm_large").await;
+        let (small, large) = (Fleet::open(&small_url).await?, Fleet::open(&large_url).await?);
+        storm::measure("PostgreSQL", &small, &large, channels, targets).await?;
+        small_raw.drop_schema().await;
+        large_raw.drop_schema().await;
     }
     Ok(())
 }

@@ -71,13 +71,13 @@ pub struct State {
     /// The directory of the child's work tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<PathBuf>,
-    /// The task, if the trigger is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task: Option<String>,
+    /// The id of the task or, for a wake-up, `channel/NAME`. Other triggers have none.
+    #[serde(default, alias = "task", skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// The profile and the directory of the client, in which its sessions are.
     #[serde(default)]
     pub client: Option<(String, PathBuf)>,
-    /// The session of the client, if its work was interrupted and can be resumed.
+    /// The session of the client, if it can be resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// How the run ended. `None` while it runs, or if its worker died.
@@ -104,11 +104,16 @@ impl State {
             worker: us.ok_or_else(|| io::Error::other("/proc does not know this process"))?,
             child: None,
             tree: None,
-            task: None,
+            subject: None,
             client: None,
             session: None,
             ended: None,
         })
+    }
+
+    /// The task, if the trigger is one. Its id has no slash.
+    pub fn task(&self) -> Option<&str> {
+        self.subject.as_deref().filter(|subject| !subject.contains('/'))
     }
 
     /// Did the worker of this run die, and leave it behind? Another machine or container, with the same directory for state, may have

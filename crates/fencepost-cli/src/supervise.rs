@@ -112,7 +112,7 @@ pub async fn run(
     observer.leased_until(lease.ends());
 
     let (sender, mut changes) = mpsc::channel(1);
-    let renewing = tokio::spawn(renewer.clone().run(Some(lease), sender));
+    let renewing = tokio::spawn(renewer.clone().started().run(Some(lease), sender));
     let mut recalled = false;
     let mut looks = 0;
     tokio::pin!(recall);

@@ -1,11 +1,12 @@
-//! Background jobs: expiring the claims of dead runs, and pruning.
+//! Background jobs: expiring the claims of dead runs, waking agents for unread posts, and pruning.
 //!
-//! With several servers on one database, one of them does a job at a time: it holds the job's lock, claimed with the
-//! ordinary ops and only while there is work. A fleet with nothing to do has no trace of its servers. Metrics need no
-//! job, because they are read on each scrape.
+//! With several servers on one database, one of them expires or prunes at a time: it holds the job's lock, claimed with the
+//! ordinary ops and only while there is work. `storm/tick` needs no lock here, because the engine lets one caller
+//! schedule at a time. A fleet with nothing to do has no trace of its servers. Metrics need no job, because they are
+//! read on each scrape.
 
 use crate::app::App;
-use fencepost::{Code, Error, Millis, Result, admin, claim, event, lock, run};
+use fencepost::{Code, Error, Millis, Result, admin, claim, event, lock, run, storm};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -15,10 +16,14 @@ const LEASE: Millis = Millis::minutes(1);
 /// Batches of expiry in one round. Rows that another transaction has locked stay due, and are left to the next round.
 const BATCHES: usize = 100;
 
+/// Ticks of the scheduler in one round. The next round continues.
+const TICKS: usize = 100;
+
 /// Runs the jobs until the server stops.
 pub async fn run(app: App) {
     tokio::join!(
         repeat(&app, "expiry", app.settings.tick, expire),
+        repeat(&app, "storm", app.settings.tick, schedule),
         repeat(&app, "prune", app.settings.prune_every, prune)
     );
 }
@@ -55,6 +60,45 @@ async fn expire(app: &App) -> Result<()> {
     let done = done.await;
     lock.release(app).await?;
     done
+}
+
+/// Schedules wake-ups for unread posts.
+async fn schedule(app: &App) -> Result<()> {
+    if !app.fleet.call(storm::Due {}).await?.due {
+        return Ok(());
+    }
+    for _ in 0..TICKS {
+        let ticked = app.fleet.call(storm::Tick {}).await?;
+        if ticked.elsewhere {
+            break;
+        }
+        log_tick(&ticked);
+        if !ticked.more {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn log_tick(ticked: &storm::tick::Ticked) {
+    tracing::info!(
+        target: "fence::storm",
+        scheduled = ticked.scheduled,
+        pending_jobs = ticked.pending_jobs,
+        suppressed_budget = ticked.suppressed_budget,
+        suppressed_breaker = ticked.suppressed_breaker,
+        suppressed_cause = ticked.suppressed_cause,
+        breaker_open = ticked.breaker_open,
+        reclaimed = ticked.reclaimed,
+        "tick"
+    );
+    if ticked.breaker_opened {
+        let pending = ticked.pending_jobs;
+        tracing::warn!(target: "fence::storm", "the breaker opened: {pending} wake-ups are pending or running");
+    }
+    for alarm in &ticked.alarms {
+        tracing::warn!(target: "fence::storm", "alarm: {alarm}");
+    }
 }
 
 async fn prune(app: &App) -> Result<()> {

@@ -48,6 +48,8 @@ mod docs;
 
 mod jobs;
 
+mod environment;
+
 mod router;
 
 mod server;

@@ -4,8 +4,8 @@ mod tls;
 mod write_timeout;
 
 use crate::{
-    access::peer::Peer, app::App, http::response::Refusal, jobs, limits::permits::LimitReached,
-    router::router, settings::Settings,
+    access::peer::Peer, app::App, environment::Environment, http::response::Refusal, jobs,
+    limits::permits::LimitReached, router::router, settings::Settings,
 };
 use axum::{Router, extract::Request};
 use fencepost::{BoxFuture, Code, Error, Result};
@@ -46,9 +46,11 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<Arc<Tls>>,
+    environment: Option<Environment>,
 }
 
 impl Server {
+    /// Binds the address, and sets the settings of the scheduler that the server's environment has.
     pub fn bind(app: App) -> BoxFuture<'static, Result<Self>> {
         Box::pin(async move {
             let listen = app.settings.listen;
@@ -60,7 +62,8 @@ impl Server {
             };
             let listener = TcpListener::bind(listen).await.map_err(cannot_listen)?;
             let address = listener.local_addr().map_err(cannot_listen)?;
-            Ok(Self { app, listener, address, tls })
+            let environment = Environment::start(&app, address.port()).await?;
+            Ok(Self { app, listener, address, tls, environment })
         })
     }
 
@@ -88,12 +91,15 @@ impl Server {
     }
 
     /// Not generic, so that it is compiled in this crate and not in every crate that calls it.
-    fn run_until<'s>(self, mut stop: BoxFuture<'s, ()>) -> BoxFuture<'s, Result<()>> {
+    fn run_until<'s>(mut self, mut stop: BoxFuture<'s, ()>) -> BoxFuture<'s, Result<()>> {
         Box::pin(async move {
             let router = router(self.app.clone());
             let open = GracefulShutdown::new();
             let cut = CancellationToken::new();
             self.app.running.spawn(jobs::run(self.app.clone()));
+            if let Some(environment) = self.environment.take() {
+                self.app.running.spawn(environment.keep(self.app.clone()));
+            }
             let mut failing = false;
             loop {
                 let accepted = tokio::select! {

@@ -1,7 +1,8 @@
 //! The settings of a server. The defaults fit most servers.
 
+use fencepost::storm::Setting;
 use opentelemetry_sdk::trace::SdkTracer;
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// The address to listen on, and a limit on everything.
 #[derive(Debug, Clone)]
@@ -53,8 +54,12 @@ pub struct Settings {
     pub reader_buffer: usize,
     /// How long a stop waits for running calls.
     pub stop_time: Duration,
-    /// How often the server checks whether leases have expired.
+    /// How often the server checks whether leases have expired, and whether unread posts wake an agent.
     pub tick: Duration,
+    /// Settings of the fleet's scheduler from the environment of this server. They become the fleet's when it starts.
+    pub environment: BTreeMap<Setting, i64>,
+    /// How often the server tells the fleet that this is still its environment.
+    pub environment_every: Duration,
     /// How often the server prunes.
     pub prune_every: Duration,
     /// How long finished items and events are kept, at least 7 days; `None` keeps everything.
@@ -103,6 +108,9 @@ impl Settings {
             // Longer than a body may take to arrive; a cluster usually kills after 30 s.
             stop_time: Duration::from_secs(25),
             tick: Duration::from_secs(1),
+            environment: BTreeMap::new(),
+            // The fleet forgets a server after five minutes.
+            environment_every: Duration::from_secs(60),
             prune_every: Duration::from_secs(60 * 60),
             history: Some(Duration::from_secs(30 * 24 * 60 * 60)),
             slack_secret: Vec::new(),

@@ -10,6 +10,7 @@ use clap::Args;
 use fencepost::{
     Clock, Code, Error, Millis, Result, Time,
     admin::{self, about::Facts},
+    storm::{self, show::Shown},
 };
 use fencepost_client::Connection;
 use serde::{Deserialize, Serialize};
@@ -22,8 +23,8 @@ use std::{
 /// Check the fleet for problems, and say what to do about them
 ///
 /// It checks the database, the promises against the stored data, the schema, the durability, the clocks, the location of the fleet,
-/// your run, the permissions of the files, whether a backup exists that git clean does not delete, and files that dead keepers left
-/// behind (which it removes). Exits 1 if there is a problem, and 0 if there are only warnings.
+/// your run, the permissions of the files, whether a backup exists that git clean does not delete, files that dead keepers left
+/// behind (which it removes), and the wake-ups: alarms, an open breaker, servers whose environment differs. Exits 1 if there is a problem, and 0 if there are only warnings.
 ///
 /// Examples:
 ///   fence doctor
@@ -139,6 +140,7 @@ async fn database(context: &Context, location: &Location) -> Vec<Finding> {
         clock(&facts, before, after),
     ];
     findings.extend(integrity(&fleet).await);
+    findings.extend(wakeups(&fleet).await);
     findings.extend(files(location));
     findings
 }
@@ -211,6 +213,43 @@ async fn integrity(fleet: &Connection) -> Vec<Finding> {
         );
     }
     broken
+}
+
+/// Problems with wake-ups, if there are any.
+async fn wakeups(fleet: &Connection) -> Vec<Finding> {
+    let shown: Shown = match fleet.call(storm::Show { limit: Some(1) }).await {
+        Ok(shown) => shown,
+        Err(e) => return vec![problem("wake-ups", &e)],
+    };
+    let alarms = shown.alarms.iter().map(|alarm| {
+        let hint = match alarm.alarm.as_str() {
+            "ignored_work" => "fence agent list shows the agents; do their workers run, and do they poll?",
+            _ => "fence storm cause ID shows the chain; fence storm set changes the limits",
+        };
+        warning("alarm", format!("since {}: {}", alarm.at, alarm.message), hint)
+    });
+    let breaker = shown.breaker.open.then(|| {
+        let until = match shown.breaker.open_until {
+            Some(until) => format!("until {until}, or longer if the backlog does not fall"),
+            None => "until somebody closes it".into(),
+        };
+        warning(
+            "breaker",
+            format!("it is open {until}: no new wake-ups; {} are pending or running", shown.pending_jobs),
+            "fence storm shows the pairs that wait; fence storm breaker close closes it",
+        )
+    });
+    let servers = shown.servers.iter().map(|differs| {
+        let (server, variable) = (&differs.server, &differs.variable);
+        let message =
+            format!("server {server} has {variable}={}, the fleet {}", differs.value, differs.fleet);
+        warning(
+            "wake-ups",
+            message,
+            "give all servers the same environment, or none: the last start sets the fleet's value",
+        )
+    });
+    alarms.chain(breaker).chain(servers).collect()
 }
 
 /// Living keepers, and the files of dead ones, which are removed.

@@ -4,15 +4,16 @@ mod traces;
 
 use crate::{
     context::Context,
-    environment::variable,
+    environment::{text_variable, variable},
     output::{streams, untrusted},
 };
 use clap::Args;
-use fencepost::{Code, Error, Fleet, Options, Result};
+use fencepost::{Code, Error, Fleet, Options, Result, storm::Setting};
 use fencepost_server::{App, Secret, Server, Settings, TlsFiles};
 use limits::{History, Limits};
 use logs::Logs;
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     process::ExitCode,
@@ -26,7 +27,7 @@ use traces::Traces;
 /// All commands work through the server if FENCE_URL is set. The server prints its address once it listens. On SIGTERM or SIGINT it
 /// finishes open requests, for at most --stop-time, and exits; a second signal ends it at once. Its log goes to standard error, as
 /// text on a terminal and else as JSON. FENCE_LOG sets the level (default: info). Traces go to OTEL_EXPORTER_OTLP_ENDPOINT, if that
-/// is set.
+/// is set. AUTO_UNREAD_ENABLED, AUTO_UNREAD_WINDOW_MS and the like set the fleet's limits on wake-ups when the server starts.
 ///
 /// Examples:
 ///   fence serve
@@ -74,13 +75,14 @@ impl Serve {
             return Err(Error::new(Code::NotFound, format!("there is no fleet at {}", location.shown()))
                 .hint("fence init creates it; --db or FENCE_DB names another"));
         }
+        let environment = environment(text_variable)?;
         let (url, shown, json) = (location.url.clone(), location.shown(), context.json());
         let logs = Logs::begin();
         let files = raise_file_limit();
         // A server needs more threads than the one of a short command.
         let serving = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Runtime::new().map_err(Error::internal)?;
-            runtime.block_on(serve(url, shown, self.settings(files), json))
+            runtime.block_on(serve(url, shown, self.settings(files, environment), json))
         });
         let served = serving.await.map_err(Error::internal);
         logs.end();
@@ -88,7 +90,7 @@ impl Serve {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn settings(self, files: Option<u64>) -> Settings {
+    fn settings(self, files: Option<u64>, environment: BTreeMap<Setting, i64>) -> Settings {
         let mut settings = Settings::new(self.listen);
         settings.names = self.names;
         settings.tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
@@ -96,9 +98,26 @@ impl Serve {
         settings.slack_secret = self.slack_secret.into_iter().filter_map(Secret::new).collect();
         settings.github_secret = self.github_secret.into_iter().filter_map(Secret::new).collect();
         self.limits.set(&mut settings);
+        settings.environment = environment;
         settings.connections = limited(settings.connections, files);
         settings
     }
+}
+
+/// The settings of the scheduler that the environment has.
+fn environment(variable: impl Fn(&str) -> Result<Option<String>>) -> Result<BTreeMap<Setting, i64>> {
+    let mut values = BTreeMap::new();
+    for setting in Setting::ALL {
+        let name = setting.variable();
+        let Some(text) = variable(name)? else { continue };
+        let value = setting.parse(&text).map_err(|e| {
+            Error::new(Code::Invalid, format!("{name}: {}", e.message()))
+                .with("variable", name)
+                .hint(format!("correct it, or unset {name}: the fleet then keeps its value"))
+        })?;
+        values.insert(setting, value);
+    }
+    Ok(values)
 }
 
 /// `127.0.0.1:7373`, or only the host or the port.
@@ -213,6 +232,24 @@ fn limited(wanted: usize, files: Option<u64>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wrong_variable_is_named() {
+        let read = |name: &'static str, text: &'static str| {
+            environment(move |variable| Ok((variable == name).then(|| text.to_owned())))
+        };
+        assert_eq!(read("AUTO_UNREAD_ENABLED", "off").unwrap(), BTreeMap::from([(Setting::Enabled, 0)]));
+        assert_eq!(read("HOME", "off").unwrap(), BTreeMap::new());
+        let refused = |name, text| read(name, text).unwrap_err().message().to_owned();
+        assert_eq!(
+            refused("AUTO_UNREAD_WINDOW_MS", "5m"),
+            "AUTO_UNREAD_WINDOW_MS: `window_ms` is `5m`, not a number"
+        );
+        assert_eq!(
+            refused("TRIGGERING_LEASE_TIMEOUT_MS", "0"),
+            "TRIGGERING_LEASE_TIMEOUT_MS: `start_lease_ms` is 0; it must be between 1000 and 2592000000"
+        );
+    }
 
     #[test]
     fn host_and_port_have_defaults() {

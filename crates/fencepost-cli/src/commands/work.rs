@@ -1,5 +1,8 @@
+mod callback;
 mod capture;
 mod child;
+mod command;
+mod ending;
 mod left_behind;
 mod live;
 mod pauses;
@@ -14,6 +17,7 @@ mod worker;
 use super::{duration, one_of, poll::wanted::Wanted};
 use crate::{
     context::Context,
+    environment::variable,
     location::DatabaseFile,
     output::streams,
     run_files::RunFiles,
@@ -151,12 +155,25 @@ fn milliseconds(text: &str) -> Result<Millis, String> {
     text.parse().map(Millis).or_else(|_| duration(text))
 }
 
+/// The variable that sets the lease until a child has started, in milliseconds; also the default of `--ttl`.
+const START_LEASE: &str = "TRIGGERING_LEASE_TIMEOUT_MS";
+
+/// The lease until a child has started: a worker that dies before loses the work soon. It is never longer than the lease of a
+/// running child.
+fn start_lease(set: Option<&str>, ttl: Millis) -> Result<Millis> {
+    let lease = set.map_or(Ok(Millis::seconds(45)), milliseconds);
+    let lease = lease.map_err(|e| Error::new(Code::Invalid, format!("{START_LEASE}: {e}")))?;
+    Ok(lease.min(ttl))
+}
+
 /// The state that the workers of this process share.
 struct Crew<'c> {
     args: Work,
     profile: Profile,
     prompts: Prompts,
     poll: agent::Poll,
+    /// The lease until a child has started. Then the lease is `--ttl`.
+    start_lease: Millis,
     service: Service<'c>,
     database_file: Option<DatabaseFile>,
     /// Children get work trees of this repository.
@@ -214,7 +231,8 @@ impl Work {
             (None, _) => service,
         };
         let crew = Crew {
-            poll: self.wanted.poll()?,
+            poll: self.wanted.poll_for_all()?,
+            start_lease: start_lease(variable(START_LEASE).as_deref(), self.ttl)?,
             report,
             pruned: Cell::new(i64::MIN),
             left: Cell::new(self.count),
@@ -386,5 +404,26 @@ impl Crew<'_> {
 
     fn give_back(&self) {
         self.left.set(self.left.get().map(|left| left + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lease_until_a_child_has_started() {
+        let minutes = Millis::minutes;
+        for (set, ttl, expected) in [
+            (None, Millis::seconds(45), Some(45)),
+            (None, minutes(60), Some(45)),
+            (None, Millis::seconds(20), Some(20)),
+            (Some("10000"), minutes(60), Some(10)),
+            (Some("2m"), minutes(2), Some(120)),
+            (Some("90000"), minutes(1), Some(60)),
+            (Some("soon"), minutes(1), None),
+        ] {
+            assert_eq!(start_lease(set, ttl).ok(), expected.map(Millis::seconds), "{set:?} {ttl}");
+        }
     }
 }

@@ -34,6 +34,10 @@ pub struct LeaseRenewer {
     /// Other claims of the same run that the same command works under.
     others: Vec<Claim>,
     given_back: GivenBack,
+    /// The length of the lease that a renewal asks for; `None`: as it is.
+    ttl: Option<Millis>,
+    /// The same, once the command has started.
+    after_start: Option<Millis>,
 }
 
 /// What it means for a command that it gave a claim back itself, by `fail --retry`, `accept` or `reject`.
@@ -54,6 +58,8 @@ impl LeaseRenewer {
             claim,
             others: Vec::new(),
             given_back: GivenBack::Lost,
+            ttl: None,
+            after_start: None,
         }
     }
 
@@ -67,6 +73,18 @@ impl LeaseRenewer {
     #[must_use]
     pub fn until_others_claim(self) -> Self {
         Self { given_back: GivenBack::Finished, ..self }
+    }
+
+    /// Lengthens the lease to this as soon as the command has started. Until then it keeps the length of its claim.
+    #[must_use]
+    pub fn lengthened_after_start(self, ttl: Millis) -> Self {
+        Self { after_start: Some(ttl), ..self }
+    }
+
+    /// For a command that has started.
+    #[must_use]
+    pub fn started(self) -> Self {
+        Self { ttl: self.after_start, ..self }
     }
 
     pub fn first(&self) -> &Claim {
@@ -94,7 +112,7 @@ impl LeaseRenewer {
 
     async fn renew_one(&self, claim: &Claim, limit: Duration) -> Event {
         let sent = renewal::now();
-        match self.call(limit, claim::Renew::new(&claim.token)).await {
+        match self.call(limit, claim::Renew { ttl_ms: self.ttl, ..claim::Renew::new(&claim.token) }).await {
             Ok(renewed) if !is_same(&renewed.claim, claim) => Event::Lost(self.replaced()),
             Ok(renewed) => Event::Renewed(ConfirmedLease { sent, left: renewed.lease_ms }),
             Err(error) => self.classify(&claim.token, error),
@@ -215,14 +233,17 @@ impl LeaseRenewer {
 
     /// Renews and checks while the claim is held, and returns the event after which it is not; `None` if the receiver is gone.
     async fn renewals(&self, first: ConfirmedLease, changes: &mpsc::Sender<Event>) -> Option<Event> {
-        let mut renewal = Renewal::new(first.left);
+        let mut renewal = Renewal::new(self.ttl.map_or(first.left, |ttl| ttl.max(first.left)));
         renewal.renewed(first);
         let mut unanswered = false;
+        let mut is_short = self.ttl.is_some_and(|ttl| ttl > first.left);
         loop {
-            let checked = match unanswered {
-                false => self.checks(&renewal).await,
+            let checked = match (unanswered, std::mem::take(&mut is_short)) {
+                // It is lengthened at once.
+                (false, true) => None,
+                (false, false) => self.checks(&renewal).await,
                 // Only a renewal helps now.
-                true => {
+                (true, _) => {
                     renewal::sleep_until(renewal.next_at()).await;
                     None
                 }

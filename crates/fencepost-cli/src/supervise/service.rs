@@ -39,6 +39,12 @@ impl<'c> Service<'c> {
         Self { connection: self.connection.as_agent(agent), ..self.clone() }
     }
 
+    /// The same service, whose posts are caused by this run.
+    #[must_use]
+    pub fn in_run(&self, run: &str) -> Self {
+        Self { connection: self.connection.in_run(run), ..self.clone() }
+    }
+
     /// Signals that stop a service.
     pub fn signals() -> Result<Signals> {
         Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])

@@ -3,7 +3,7 @@
 use fencepost::{
     Counts, Error, Fleet, Result,
     board::{self, list::Board},
-    claim, event, mail,
+    claim, event, mail, storm,
 };
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet, text::encode},
@@ -67,6 +67,12 @@ struct BoardLabel {
     board: String,
 }
 
+/// The limit that suppressed a wake-up.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Suppressed {
+    reason: &'static str,
+}
+
 #[derive(Debug)]
 pub struct Metrics {
     ops: Family<OpOutcome, Counter>,
@@ -127,6 +133,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("fence");
         self.register_server(&mut registry, fleet.stats(), usage);
         self.register_fleet(&mut registry, fleet).await?;
+        register_storm(&mut registry, fleet).await?;
         let mut text = String::new();
         encode(&mut text, &registry).map_err(Error::internal)?;
         Ok(text)
@@ -137,15 +144,9 @@ impl Metrics {
         registry.register("op_seconds", "Duration of calls that did not wait", self.seconds.clone());
         registry.register("op_waited_seconds", "Duration of calls that waited", self.waited.clone());
         registry.register("claims_refused", "Refused claims, by reason", self.refused.clone());
-        let statements: Counter = Counter::default();
-        statements.inc_by(counts.statements);
         registry.register("batch_size", "SQLite: calls in one transaction of the writer", Batches(counts));
-        registry.register("statements", "Statements run", statements);
-        let gauge = |value: usize| {
-            let gauge: Gauge = Gauge::default();
-            gauge.set(value as i64);
-            gauge
-        };
+        registry.register("statements", "Statements run", counter(counts.statements));
+        let gauge = |value: usize| gauge(value as i64);
         registry.register("connections", "Open connections of clients", gauge(usage.connections));
         registry.register("body_bytes", "Bytes of large requests in memory", gauge(usage.body_bytes));
         registry.register(
@@ -246,6 +247,54 @@ impl Metrics {
         *position = Some(since);
         Ok(())
     }
+}
+
+/// The stored numbers of the scheduler of wake-ups: every server of the fleet has the same.
+async fn register_storm(registry: &mut Registry, fleet: &Fleet) -> Result<()> {
+    let shown = fleet.call(storm::Show { limit: Some(1) }).await?;
+    let count = |name: &str| u64::try_from(shown.counts.get(name).copied().unwrap_or_default()).unwrap_or(0);
+    let suppressed = Family::<Suppressed, Counter>::default();
+    for (reason, name) in
+        [("budget", "suppressed_budget"), ("breaker", "suppressed_breaker"), ("cause", "suppressed_cause")]
+    {
+        suppressed.get_or_create(&Suppressed { reason }).inc_by(count(name));
+    }
+    let is_ignored = shown.alarms.iter().any(|alarm| alarm.alarm == "ignored_work");
+    registry.register(
+        "storm_pending_jobs",
+        "Pending and running wake-ups of agents that are online",
+        gauge(shown.pending_jobs),
+    );
+    registry.register("storm_scheduled", "Wake-ups that were scheduled", counter(count("scheduled")));
+    registry.register("storm_suppressed", "Wake-ups that a limit suppressed", suppressed);
+    registry.register(
+        "storm_reclaimed",
+        "Wake-ups that were handed out again because their worker was lost",
+        counter(count("reclaimed")),
+    );
+    registry.register(
+        "storm_breaker_open",
+        "1 while the breaker is open, and no new wake-ups are scheduled",
+        gauge(i64::from(shown.breaker.open)),
+    );
+    registry.register(
+        "alarm",
+        "1 while work is ready and agents are online, but nothing was picked up for five minutes",
+        gauge(i64::from(is_ignored)),
+    );
+    Ok(())
+}
+
+fn gauge(value: i64) -> Gauge {
+    let gauge = Gauge::default();
+    gauge.set(value);
+    gauge
+}
+
+fn counter(value: u64) -> Counter {
+    let counter = Counter::default();
+    counter.inc_by(value);
+    counter
 }
 
 /// The position of the newest event that can be read.

@@ -8,6 +8,7 @@ mod jobs;
 mod keys;
 mod layers;
 mod router;
+mod storms;
 mod waiting;
 mod webhooks;
 mod world;

@@ -1,6 +1,6 @@
 //! A call reads no more rows when the tables grow. PostgreSQL counts the rows that it reads.
 
-use fencepost::{Op, Tx, agent, channel, claim, event, inbox, lock, mail, params, run, task};
+use fencepost::{Op, Tx, agent, channel, claim, event, inbox, lock, mail, params, run, storm, task};
 use fencepost_testing::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -108,6 +108,17 @@ async fn grow(world: &World) {
                      select 'agent' || n, 'general', 1, n, 1 from generate_series(1, 15000, 10) as n",
                     "insert into reader(agent, channel, member, updated_at)
                      select 'bob', 'channel' || n, 1, 1 from generate_series(1, 20) as n",
+                    // Wake-ups: old ones, and pairs that are looked at much later.
+                    "update channel set marked_n = next_n - 1",
+                    "insert into wakeup(agent, channel, n, message, at, cause, root, depth)
+                     select 'agent' || n, 'channel' || n % 300, 1, -n, n, 'post/x/' || n, 'post/x/' || n % 100, 1
+                     from generate_series(1, 15000) as n",
+                    "insert into triggered(run, name, agent, kind, at, root, depth)
+                     select -n, 'old' || n, 'agent' || n, 'unread_wakeup', n, 'post/x/' || n % 100, 1
+                     from generate_series(1, 15000) as n",
+                    "insert into caused(item, run, root, depth, at)
+                     select 'post/x/' || n, 'old' || n, 'post/x/' || n % 100, 1, n from generate_series(1, 15000) as n",
+                    "update reader set wake_n = 1, wake_at = 9000000000000, wake_why = 'budget' where agent <> 'bob' and read_n = 0",
                     "insert into mailbox(name, created_at) select 'box' || n, 1 from generate_series(1, 15000) as n",
                     "update task set status = 'completed', finished_at = 2, told = 1 where board = 'old' and n > 1
                        and waiting_on = 0",
@@ -152,6 +163,13 @@ async fn grow(world: &World) {
     for tag in ["rust", "cobol"].repeat(2) {
         let add = task::Add { tags: vec![tag.into()], priority: Some(1), ..task::Add::new("small", "x") };
         world.fleet.call(add).await.unwrap();
+    }
+    for channel in ["quiet-guessing", "quiet-knowing"] {
+        world.fleet.call(channel::Create { channel: channel.into(), ..Default::default() }).await.unwrap();
+        for agent in ["bob", "rusty"] {
+            let join = channel::Join { channel: channel.into(), agent: agent.into(), ..Default::default() };
+            world.fleet.call(join).await.unwrap();
+        }
     }
     let lead = agent::Join { agent: "lead".into(), role: Some(agent::Role::Lead), ..Default::default() };
     world.fleet.call(lead).await.unwrap();
@@ -223,6 +241,16 @@ async fn calls_read_no_more_rows_when_tables_grow() {
             run::Settle: { "run": "inbox-ROUND" },
             run::Settle: { "run": "mentions-ROUND" },
             run::Settle: { "run": "pool-ROUND" },
+            // Each round posts in another channel: a tick wakes the two members that have not read it.
+            storm::Due: {},
+            channel::Post: { "channel": "quiet-ROUND", "body": "look", "author": "lead", "key": "wake-ROUND" },
+            storm::Due: {},
+            storm::Tick: {},
+            storm::Tick: {},
+            storm::Due: {},
+            storm::Why: { "channel": "quiet-ROUND", "agent": "bob" },
+            agent::Poll: { "agent": "bob", "run": "wakeup-ROUND", "accept": ["unread_wakeup"] },
+            run::Settle: { "run": "wakeup-ROUND" },
             run::End: { "run": "ROUND" },
         }
     }

@@ -196,6 +196,27 @@ on_both! {
         assert_eq!(world.times("storm.breaker_opened").await, 3);
     }
 
+    /// Pairs that a breaker held back are woken when a person closes it, without a new post.
+    async fn closing_the_breaker_forgets_nobody(world: World) {
+        general(&world).await;
+        world.story("
+            storm/breaker state=open               -> open=true
+            channel/post general body=x author=ann -> post.n=1
+            storm/tick                             -> scheduled=0 suppressed_breaker=2
+            +60s storm/due                         -> due=false
+            storm/breaker state=close              -> open=false
+            storm/due                              -> due=true
+            storm/tick                             -> scheduled=2
+            storm/breaker state=open for_ms=60000  -> open=true
+            channel/create other                   -> existing=false
+            channel/join other agent=bob           -> channel=other
+            channel/post other body=x author=ann   -> post.n=1
+            storm/tick                             -> scheduled=0 suppressed_breaker=1
+            storm/breaker state=close              -> open=false
+            storm/tick                             -> scheduled=1
+        ").await;
+    }
+
     /// Wake-ups of agents that are offline do not count for the breaker.
     async fn the_backlog_counts_agents_that_are_online(world: World) {
         general(&world).await;

@@ -35,10 +35,7 @@ pub fn work(trigger: &Trigger, terminal: &Terminal) -> String {
 fn about(trigger: &Trigger, terminal: &Terminal) -> String {
     let mut parts: Vec<String> = trigger.task.iter().map(|task| tasks::page(task, terminal)).collect();
     parts.extend(trigger.messages.iter().map(|item| inbox::page(item, terminal)));
-    parts.extend(trigger.channels.iter().map(|given| match trigger.kind {
-        Type::UnreadWakeup => unread(given, terminal),
-        _ => mentions(given, terminal),
-    }));
+    parts.extend(trigger.channels.iter().map(|given| mentions(trigger.kind, given, terminal)));
     if !trigger.tasks.is_empty() {
         parts.push(tasks::tasks(&trigger.tasks, terminal));
     }
@@ -48,31 +45,23 @@ fn about(trigger: &Trigger, terminal: &Terminal) -> String {
     parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// `general: posts 3 to 9, mentioned in 4, 9`, and those posts.
-fn mentions(given: &Mentions, terminal: &Terminal) -> String {
+/// `general: posts 3 to 9, mentioned in 4, 9`, and those posts; for a wake-up all posts of others.
+fn mentions(kind: Type, given: &Mentions, terminal: &Terminal) -> String {
     let numbers: Vec<String> = given.mentions.iter().map(ToString::to_string).collect();
-    let head = format!(
-        "{}: posts {} to {}, mentioned in {}",
-        given.channel,
-        given.from,
-        given.to,
-        numbers.join(", ")
-    );
+    let mentioned = match numbers.as_slice() {
+        [] => String::new(),
+        numbers => format!(", mentioned in {}", numbers.join(", ")),
+    };
+    let head = format!("{}: posts {} to {}{mentioned}", given.channel, given.from, given.to);
     let mut parts = vec![head, posts(&given.posts, terminal)];
-    if given.posts.len() < given.mentions.len() {
+    let is_cut = match kind {
+        Type::UnreadWakeup => given.posts.last().is_none_or(|last| last.n < given.to),
+        _ => given.posts.len() < given.mentions.len(),
+    };
+    if is_cut {
         parts.push(terminal.and_more(&format!("fence channel read {}", given.channel)));
     }
     parts.retain(|part| !part.is_empty());
-    parts.join("\n\n")
-}
-
-/// `general: posts 3 to 9 are unread`, and those of others.
-fn unread(given: &Mentions, terminal: &Terminal) -> String {
-    let head = format!("{}: posts {} to {} are unread", given.channel, given.from, given.to);
-    let mut parts = vec![head, posts(&given.posts, terminal)];
-    if given.posts.last().is_some_and(|last| last.n < given.to) {
-        parts.push(terminal.and_more(&format!("fence channel read {}", given.channel)));
-    }
     parts.join("\n\n")
 }
 

@@ -9,8 +9,7 @@ use fencepost::{
 
 #[derive(Debug, Clone, Args)]
 pub struct Wanted {
-    /// Only these types: task_offered, task_assigned, inbox_message, unread_mentions, unread_wakeup, tasks_finished,
-    /// pool_task  [default: all but unread_wakeup]
+    /// Only these types: task_offered, task_assigned, inbox_message, unread_mentions, unread_wakeup, tasks_finished, pool_task
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     accept: Vec<String>,
     /// The pool: take a task, only report that it has tasks, or ignore it  [default: take]
@@ -32,6 +31,12 @@ enum Pool {
 }
 
 impl Wanted {
+    /// The same for a poller that knows every type: without `--accept` it takes wake-ups, too.
+    pub fn poll_for_all(&self) -> Result<agent::Poll> {
+        let poll = self.poll()?;
+        Ok(agent::Poll { accept: Some(poll.accept.unwrap_or_else(|| Type::ORDER.to_vec())), ..poll })
+    }
+
     /// A poll for this work, without its agent and its run.
     pub fn poll(&self) -> Result<agent::Poll> {
         let accept = self

@@ -83,7 +83,7 @@ struct Intervals {
     /// How long a stopping server waits for open requests
     #[arg(long, value_name = "TIME", env = "FENCE_STOP_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.stop_time))]
     stop_time: Millis,
-    /// How often the server runs its jobs, such as expiring leases
+    /// How often the server runs its jobs: it expires leases, and wakes agents for unread posts
     #[arg(long, value_name = "TIME", env = "FENCE_TICK", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.tick))]
     tick: Millis,
     /// How often the server removes data older than --history

@@ -1,42 +1,33 @@
 //! One child: from a trigger to its settlement.
 
 use super::{
+    callback::Delivered,
     capture::{Activity, Capture},
+    ending::Ending,
     place::{self, Place},
-    profile::{PromptBy, Words},
-    prompt::Facts,
     reading::Reading,
-    report::Ended as Report,
-    settling::{self, Decision, End, fit, fit_reason},
+    settling::{self, Decision, End},
     worker::{Worker, is_notice, what},
 };
 use crate::{
-    identity,
     names::unique,
-    run_files::{GIVEN, Identified, PROMPT, RunFiles, State, TRIGGER},
+    run_files::{Identified, RunFiles, State, TRIGGER},
     supervise::{
         self, Captured, Ended, Job, LeaseRenewer, Observer, Pipes, Service, Signals, TerminalAccess,
     },
     worktree::Tree,
 };
 use fencepost::{
-    Clock, Code, Error, Millis, Result, agent::Trigger, claim::Claim, lock, run, run::settle::Outcome, task,
+    Clock, Code, Error, Millis, Result, agent::Trigger, claim::Claim, lock, run, run::settle::Outcome,
 };
 use fencepost_client::renewal::{self, Ticks};
 use std::{
     cell::{Cell, RefCell},
-    ffi::OsString,
     process::Command,
     sync::Arc,
     time::Duration,
 };
 
-/// A command that fails within this time failed at once.
-const AT_ONCE: Millis = Millis::seconds(2);
-/// So many such failures in a row stop the worker: the command does not work, and would use up the attempts of everything.
-const QUICK_FAILURES: u32 = 5;
-/// How much of a result is kept with the work.
-const OUTPUT: usize = 256 * 1024;
 /// How often to look for signs of life.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -44,33 +35,21 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Child<'w> {
     pub worker: &'w Worker<'w>,
     pub trigger: &'w Trigger,
-    files: RunFiles,
-    state: RefCell<State>,
+    pub files: RunFiles,
+    pub state: RefCell<State>,
     pub renewer: LeaseRenewer,
     activity: Arc<Activity>,
     pub began: Ticks,
     /// How long its command ran, in milliseconds.
-    took: Cell<i64>,
+    pub took: Cell<i64>,
     /// The work only went back, such as an offer without a decision.
-    undecided: Cell<bool>,
-}
-
-/// The end of a child whose work is settled.
-struct Ending {
-    decision: Decision,
-    reading: Reading,
-    /// Claims were lost, so the work is not accepted.
-    lost: bool,
-    /// The last line of its output, if its command failed at once.
-    failed: Option<String>,
-    /// The client cannot work now, and the fleet refused to pause its agent.
-    unpaused: bool,
+    pub undecided: Cell<bool>,
 }
 
 /// How a command ended, and what its output told.
 pub struct Finished {
     pub end: End,
-    reading: Reading,
+    pub reading: Reading,
     /// The end of both streams, and of standard output alone.
     pub tail: String,
     pub output: String,
@@ -130,7 +109,7 @@ impl Worker<'_> {
         let files = RunFiles::create(&trigger.run)?;
         let mut state = State::new(&trigger.run, &self.agent, &self.crew.fleet)
             .map_err(|e| Error::unavailable(e.to_string()))?;
-        state.task = trigger.task.as_ref().map(|task| task.id.clone());
+        state.subject = subject(trigger);
         files.set_state(&state)?;
         files.write(TRIGGER, &serde_json::to_string_pretty(trigger).map_err(Error::internal)?)?;
         let first = claims.first().cloned().ok_or_else(|| Error::internal("a trigger without a claim"))?;
@@ -157,7 +136,7 @@ impl Worker<'_> {
             name: run::settle::notice_lock(&self.agent),
             run: run.into(),
             agent: Some(self.agent.clone()),
-            ttl_ms: Some(self.crew.args.ttl),
+            ttl_ms: Some(self.crew.start_lease),
             max_ms: None,
             wait_ms: None,
             resume: false,
@@ -184,6 +163,15 @@ impl Worker<'_> {
     }
 }
 
+/// The subject of the trigger in the files of its run.
+fn subject(trigger: &Trigger) -> Option<String> {
+    match (&trigger.task, &trigger.wakeup) {
+        (Some(task), _) => Some(task.id.clone()),
+        (None, Some(wakeup)) => Some(format!("channel/{}", wakeup.channel)),
+        (None, None) => None,
+    }
+}
+
 impl Observer for Child<'_> {
     fn started(&self, group: i32) {
         self.worker.backoff.borrow_mut().reset();
@@ -201,6 +189,12 @@ impl Observer for Child<'_> {
 
 impl Child<'_> {
     async fn run(&self) -> Result<()> {
+        if let Some(wakeup) = &self.trigger.wakeup
+            && let Some(delivered) = Delivered::of(wakeup)
+        {
+            let decision = self.retry_callback(wakeup, &delivered).await?;
+            return self.settle_callback(decision, &delivered.result).await;
+        }
         let place = match self.place().await? {
             Place::None(decision, tree) => return self.settle_unstarted(&decision, tree).await,
             place => place,
@@ -222,103 +216,14 @@ impl Child<'_> {
     async fn work_in(&self, place: &Place) -> Result<Option<Ending>> {
         let (command, input) = self.command(place.tree())?;
         let started = renewal::now();
-        let finished = self.supervise(command, input, self).await?;
+        let ttl = self.worker.crew.args.ttl;
+        let renewer = self.renewer.clone().lengthened_after_start(ttl);
+        let finished = self.supervise_under(renewer, command, input, self).await?;
         self.took.set(renewal::now() - started);
         match finished {
             Some(finished) => self.settle(finished, place).await.map(Some),
             None => Ok(None),
         }
-    }
-
-    /// The command of the child, and its standard input.
-    fn command(&self, tree: Option<&Tree>) -> Result<(Command, Vec<u8>)> {
-        let crew = self.worker.crew;
-        let path = tree.map(|tree| tree.path.display().to_string());
-        let facts = Facts {
-            agent: &self.worker.agent,
-            run: &self.trigger.run,
-            tree: path.as_deref(),
-            branch: tree.and_then(|tree| tree.branch.as_deref()),
-        };
-        let prompt = crew.prompts.of(self.trigger, &facts)?;
-        self.files.write(PROMPT, &prompt)?;
-        let directory = tree.map_or_else(std::env::current_dir, |tree| Ok(tree.path.clone()));
-        self.state.borrow_mut().client =
-            directory.ok().map(|directory| (self.worker.crew.profile_name.clone(), directory));
-        let mut line = self.words()?;
-        let input = match crew.profile.prompt {
-            PromptBy::Stdin => prompt.into_bytes(),
-            PromptBy::Argument => {
-                line.push(prompt.into());
-                Vec::new()
-            }
-        };
-        let mut command = supervise::command(&line, self.renewer.first(), self.worker.service.context)?;
-        if let Some(tree) = tree {
-            tree.enter(&mut command);
-        }
-        command.envs(&crew.profile.env);
-        self.set_environment(&mut command);
-        Ok((command, input))
-    }
-
-    /// The command line, without a prompt.
-    fn words(&self) -> Result<Vec<OsString>> {
-        let crew = self.worker.crew;
-        if !crew.args.command.is_empty() {
-            return Ok(crew.args.command.clone());
-        }
-        let session = self.session();
-        let words = Words::new(vec![
-            ("agent", self.worker.agent.clone()),
-            ("run", self.trigger.run.clone()),
-            ("session", session.clone().unwrap_or_default()),
-            ("fleet_directories", self.fleet_directories()),
-            ("fleet_is_remote", self.fleet_directories().eq("[]").to_string()),
-            ("given_directory", self.files.path(GIVEN).display().to_string()),
-        ]);
-        let resume = session.map_or(&[][..], |_| &crew.profile.resume);
-        let line = [&crew.profile.command[..], resume, &crew.profile.last].concat();
-        Ok(words.fill(&line)?.into_iter().map(OsString::from).collect())
-    }
-
-    /// The session of an earlier attempt on this machine whose work was interrupted. A client finds its sessions only in the directory
-    /// where they began.
-    fn session(&self) -> Option<String> {
-        let ours = self.state.borrow();
-        if self.worker.crew.profile.resume.is_empty() || ours.task.is_none() {
-            return None;
-        }
-        let is_earlier = |state: &State| {
-            (&state.task, &state.fleet, &state.client) == (&ours.task, &ours.fleet, &ours.client)
-                && state.run != ours.run
-        };
-        let states = RunFiles::all().into_iter().filter_map(|files| files.state());
-        states.filter(is_earlier).max_by_key(|state| state.began)?.session
-    }
-
-    pub fn set_environment(&self, command: &mut Command) {
-        let single = match self.trigger.claims.as_slice() {
-            [only] => Some(&only.token),
-            _ => None,
-        };
-        match single {
-            Some(token) => command.env("FENCE_CLAIM", token),
-            // Our own environment may have another claim.
-            None => command.env_remove("FENCE_CLAIM"),
-        };
-        command
-            .env(identity::RUN, &self.trigger.run)
-            .env("FENCE_AGENT", &self.worker.agent)
-            .env("FENCE_TRIGGER", self.trigger.kind.as_str())
-            .env("FENCE_TRIGGER_FILE", self.files.path(TRIGGER));
-    }
-
-    /// The directory of an embedded fleet's database, as a list in TOML; empty if the fleet is elsewhere.
-    fn fleet_directories(&self) -> String {
-        let file = self.worker.crew.database_file.as_ref();
-        let directory = file.and_then(|file| file.path().parent()).map(|path| path.display().to_string());
-        serde_json::json!(Vec::from_iter(directory)).to_string()
     }
 
     /// Runs a command for this child until it ends. `None`: it could not be started, and the worker stops.
@@ -407,75 +312,6 @@ impl Child<'_> {
         self.activity.at().max(touched).max(self.began)
     }
 
-    /// Settles the work of a child that has no place to work.
-    async fn settle_unstarted(&self, decision: &Decision, tree: Option<Box<Tree>>) -> Result<()> {
-        let (end, reading) = (End::Interrupted("not started".into()), Reading::default());
-        let lost = self.settle_run(&end, decision, &reading, "").await?;
-        let kept = match tree {
-            Some(tree) => self.leave(tree, decision).await,
-            None => None,
-        };
-        let at_once = decision.outcome == Outcome::Failed && !decision.for_good;
-        let last = decision.reason.clone().unwrap_or_default();
-        let ending = Ending {
-            decision: decision.clone(),
-            reading,
-            lost,
-            failed: at_once.then_some(last),
-            unpaused: false,
-        };
-        self.end(&ending, kept).await;
-        Ok(())
-    }
-
-    async fn settle(&self, finished: Finished, place: &Place) -> Result<Ending> {
-        let Finished { end, reading, tail, .. } = finished;
-        let own = self.verdict(&end).await?;
-        let mut decision = settling::decide(&end, own, &reading, self.worker.crew.profile.no_verdict);
-        if let (Place::Tree(tree), Outcome::Done) = (place, decision.outcome) {
-            let integrated = match own {
-                // The run stays alive while the files of a finished task are committed and merged.
-                Some(_) => self.renewer.while_held(self.integrate(tree, true)).await.and_then(|done| done),
-                None => self.integrate(tree, false).await,
-            };
-            match integrated {
-                Ok(other) => decision = other.unwrap_or(decision),
-                Err(error) if place::lost(&error) => decision = Decision::released(error.message()),
-                Err(error) => return Err(error),
-            }
-        }
-        let stopped = reading.stopped.as_ref().filter(|_| matches!(end, End::Exited(1..)));
-        let mut unpaused = false;
-        if let Some(stopped) = stopped {
-            // Before the work goes back: no worker of this agent may start it again until the client works.
-            let now = Clock::System.read();
-            unpaused = !self.worker.pause(&stopped.reason(), stopped.pause(now)).await;
-        }
-        let lost = match is_notice(self.trigger) {
-            true => self.end_notice(decision.outcome).await?,
-            false => self.settle_run(&end, &decision, &reading, &tail).await?,
-        };
-        let failed = own.is_none() && decision.outcome == Outcome::Failed && self.took.get() < AT_ONCE.0;
-        let last = tail.lines().next_back().unwrap_or_default().to_owned();
-        Ok(Ending {
-            decision,
-            reading,
-            lost: lost && own.is_none(),
-            failed: failed.then_some(last),
-            unpaused,
-        })
-    }
-
-    /// The last steps, after the work is settled.
-    async fn end(&self, ending: &Ending, kept: Option<String>) {
-        self.report(&ending.decision, &ending.reading, ending.lost, kept);
-        self.set_ended(&ending.decision, ending.reading.session.as_ref());
-        self.count_failures(ending.failed.as_deref()).await;
-        if ending.unpaused {
-            self.worker.wait_unpaused().await;
-        }
-    }
-
     async fn leave_tree(&self, place: Place, decision: &Decision) -> Option<String> {
         match place {
             Place::Tree(tree) => self.leave(tree, decision).await,
@@ -486,122 +322,5 @@ impl Child<'_> {
     pub fn set_tree(&self, tree: &Tree) {
         self.state.borrow_mut().tree = Some(tree.path.clone());
         let _ = self.files.set_state(&self.state.borrow());
-    }
-
-    /// The child's own verdict, if it ended all its claims itself.
-    async fn verdict(&self, end: &End) -> Result<Option<Outcome>> {
-        if is_notice(self.trigger) {
-            return Ok((*end == End::Exited(0)).then_some(Outcome::Done));
-        }
-        let mut backoff = Service::BACKOFF;
-        loop {
-            match self.renewer.verbs().await {
-                Err(error) if Service::may_pass(&error) && !self.worker.service.stop.is_ending() => {
-                    self.worker.service.back_off(&error, &mut backoff).await;
-                }
-                verbs => return Ok(verbs?.and_then(|verbs| settling::verdict(&verbs))),
-            }
-        }
-    }
-
-    /// Settles the run. Returns whether claims were lost.
-    async fn settle_run(
-        &self,
-        end: &End,
-        decision: &Decision,
-        reading: &Reading,
-        tail: &str,
-    ) -> Result<bool> {
-        if decision.for_good
-            && let [claim] = self.trigger.claims.as_slice()
-        {
-            // A settlement is tried again while attempts are left. If the claim is over, the settlement says so.
-            let reason = decision.reason.as_deref().map(fit_reason).unwrap_or_default();
-            let _ = self.worker.service.call_until_answered(task::Fail::new(&claim.token, reason)).await;
-        }
-        let output = match decision.outcome {
-            // A client's last message says more than its output.
-            Outcome::Done => reading.result.clone().unwrap_or_else(|| tail.to_owned()),
-            _ => tail.to_owned(),
-        };
-        let settle = run::Settle {
-            run: self.trigger.run.clone(),
-            outcome: decision.outcome,
-            output: Some(fit(&output, OUTPUT)).filter(|output| !output.is_empty()),
-            reason: decision.reason.as_deref().map(fit_reason),
-            exit: Some(match end {
-                End::Exited(code) => code.to_string(),
-                End::Stopped => "stopped".into(),
-                End::Interrupted(why) => why.split(':').next().unwrap_or_default().into(),
-                End::Lost(_) => "lost".into(),
-            }),
-            cost: reading.cost(),
-            delay_ms: decision.delay,
-        };
-        match self.worker.service.call_until_answered(settle).await {
-            Ok(reply) => {
-                self.undecided.set(reply.settled.is_empty() && !reply.back.is_empty());
-                Ok(!reply.lost.is_empty())
-            }
-            // The child settled the run itself.
-            Err(error) if error.code() == Code::AlreadyFinished => Ok(false),
-            Err(error) if error.ends_claim() => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Ends the run that held the lock of a notice. Tasks that its child claimed go back, too.
-    async fn end_notice(&self, outcome: Outcome) -> Result<bool> {
-        let end = run::End {
-            run: self.trigger.run.clone(),
-            reason: Some("its command is over".into()),
-            // They did not fail if the child was stopped.
-            owner_gone: outcome == Outcome::Released,
-            ..run::End::default()
-        };
-        match self.worker.service.call_until_answered(end).await {
-            Err(error) if error.code() != Code::NotFound => Err(error),
-            _ => Ok(false),
-        }
-    }
-
-    fn report(&self, decision: &Decision, reading: &Reading, lost: bool, kept: Option<String>) {
-        let ended = Report {
-            what: &what(self.trigger),
-            outcome: if self.undecided.get() { Outcome::Released } else { decision.outcome },
-            lost,
-            reason: decision.reason.as_deref(),
-            took: Millis(renewal::now() - self.began),
-            usd: reading.usd,
-            tokens: reading.tokens(),
-            kept,
-        };
-        self.worker.crew.report.ended(&self.worker.agent, &self.trigger.run, &ended);
-    }
-
-    /// The session is kept for the next attempt if the work was interrupted. After a failure a new session is better.
-    fn set_ended(&self, decision: &Decision, session: Option<&String>) {
-        let mut state = self.state.borrow_mut();
-        state.ended = Some(decision.outcome.as_str().into());
-        state.session = session.filter(|_| decision.outcome == Outcome::Released).cloned();
-        // If this fails, the next worker finds nothing to clean up.
-        let _ = self.files.set_state(&state);
-    }
-
-    /// Stops the worker after several failures at once in a row. `failed` is the last line of one.
-    async fn count_failures(&self, failed: Option<&str>) {
-        let crew = self.worker.crew;
-        let failures = if failed.is_some() { crew.quick_failures.get() + 1 } else { 0 };
-        crew.quick_failures.set(failures);
-        if failures < QUICK_FAILURES || crew.service.stop.is_draining() {
-            return;
-        }
-        let last = failed.filter(|last| !last.is_empty()).map_or(String::new(), |last| format!(": {last}"));
-        let reason = fit_reason(&format!("its command failed at once {failures} times in a row{last}"));
-        crew.break_off(1, format!("{}: {reason}", self.worker.agent));
-        // Otherwise a service manager would start the workers again, and the next attempts would fail.
-        for agent in &crew.agents {
-            Worker::new(crew, agent).pause(&reason, None).await;
-        }
     }
 }

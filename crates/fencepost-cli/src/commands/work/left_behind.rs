@@ -78,7 +78,7 @@ impl Worker<'_> {
         };
         let text = format!("{} on {}; {why}", path.display(), host());
         self.crew.report.notice_line(&format!("{}: {}", self.agent, kept(&state.run, &text)));
-        if let Some(task) = &state.task {
+        if let Some(task) = state.task() {
             self.note_kept(task, &state.run, &text).await;
         }
         Ok(true)

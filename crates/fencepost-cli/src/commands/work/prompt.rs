@@ -9,11 +9,12 @@ use crate::{
 use fencepost::{Clock, Code, Error, Result, agent::Trigger, agent::Type};
 use std::{borrow::Cow, collections::HashMap, path::PathBuf};
 
-const BUILT_IN: [(Type, &str); 7] = [
+const BUILT_IN: [(Type, &str); 8] = [
     (Type::TaskOffered, include_str!("prompts/task_offered.md")),
     (Type::TaskAssigned, include_str!("prompts/task_assigned.md")),
     (Type::InboxMessage, include_str!("prompts/inbox_message.md")),
     (Type::UnreadMentions, include_str!("prompts/unread_mentions.md")),
+    (Type::UnreadWakeup, include_str!("prompts/unread_wakeup.md")),
     (Type::TasksFinished, include_str!("prompts/tasks_finished.md")),
     (Type::PoolTask, include_str!("prompts/pool_task.md")),
     (Type::PoolTasksAvailable, include_str!("prompts/pool_tasks_available.md")),
@@ -89,6 +90,8 @@ fn variables(
     let task = trigger.and_then(|trigger| trigger.task.as_ref());
     let claims: Vec<&str> =
         trigger.map_or(Vec::new(), |trigger| trigger.claims.iter().map(|claim| &*claim.token).collect());
+    let channels: Vec<&str> =
+        trigger.map_or(Vec::new(), |trigger| trigger.channels.iter().map(|given| &*given.channel).collect());
     let branch_note = facts.branch.map_or(String::new(), |branch| {
         format!(", a git work tree of your own on branch {branch}; commit what you want to keep")
     });
@@ -100,6 +103,7 @@ fn variables(
         ("task", task.map_or(String::new(), |task| task.id.clone())),
         ("attempt", task.map_or(String::new(), |task| task.attempts.to_string())),
         ("claims", claims.join(" ")),
+        ("channel", channels.join(" ")),
         ("tree", facts.tree.unwrap_or_default().to_owned()),
         ("branch", facts.branch.unwrap_or_default().to_owned()),
         ("branch_note", branch_note),

@@ -1,6 +1,6 @@
 //! Reports events to the user: a line per event, JSON, or the model of the live view.
 
-use super::capture::Activity;
+use super::{capture::Activity, worker::what};
 use crate::{
     context::Context,
     output::{
@@ -182,11 +182,26 @@ impl Report {
     pub fn started(&self, agent: &str, trigger: &Trigger, what: &str, group: i32) {
         let run = &trigger.run;
         self.model.borrow_mut().children.entry(run.clone()).and_modify(|child| child.phase = Phase::Running);
+        let reclaimed = reclaimed(trigger);
+        let again = reclaimed.map_or(String::new(), |reason| format!(", again: {reason}"));
         self.say(
-            &format!("{agent}: {} {}  run {run}, process {group}", trigger.kind.as_str(), line(what)),
+            &format!("{agent}: {} {}  run {run}, process {group}{again}", trigger.kind.as_str(), line(what)),
             json!({
                 "event": "started", "agent": agent, "run": run, "trigger": trigger.kind, "what": what,
-                "process": group,
+                "process": group, "reclaimed": reclaimed,
+            }),
+        );
+    }
+
+    /// A wake-up goes on at its callback, without a child.
+    pub fn called_back(&self, agent: &str, trigger: &Trigger) {
+        let (run, what, reclaimed) = (&trigger.run, what(trigger), reclaimed(trigger));
+        let reason = reclaimed.unwrap_or_default();
+        self.say(
+            &format!("{agent}: {} {}  run {run}, no process: {reason}", trigger.kind.as_str(), line(&what)),
+            json!({
+                "event": "called_back", "agent": agent, "run": run, "trigger": trigger.kind, "what": what,
+                "reclaimed": reclaimed,
             }),
         );
     }
@@ -256,6 +271,11 @@ impl Report {
             }
         };
     }
+}
+
+/// Why a wake-up is handed out again.
+fn reclaimed(trigger: &Trigger) -> Option<&'static str> {
+    Some(trigger.wakeup.as_ref()?.reclaimed?.as_str())
 }
 
 /// The end of a child.

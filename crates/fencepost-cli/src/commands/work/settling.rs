@@ -35,7 +35,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    fn done() -> Self {
+    pub fn done() -> Self {
         Self { outcome: Outcome::Done, reason: None, delay: None, for_good: false }
     }
     pub fn failed(reason: impl Into<String>) -> Self {
@@ -43,6 +43,16 @@ impl Decision {
     }
     pub fn released(reason: impl Into<String>) -> Self {
         Self { outcome: Outcome::Released, reason: Some(reason.into()), delay: None, for_good: false }
+    }
+}
+
+/// The exit that is stored with the run.
+pub fn exit(end: &End) -> String {
+    match end {
+        End::Exited(code) => code.to_string(),
+        End::Stopped => "stopped".into(),
+        End::Interrupted(why) => why.split(':').next().unwrap_or_default().into(),
+        End::Lost(_) => "lost".into(),
     }
 }
 

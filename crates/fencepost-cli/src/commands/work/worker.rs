@@ -156,7 +156,7 @@ impl<'w> Worker<'w> {
         agent::Poll {
             agent: self.agent.clone(),
             run: run.into(),
-            ttl_ms: Some(self.crew.args.ttl),
+            ttl_ms: Some(self.crew.start_lease),
             host: Some(host()),
             wait_ms: (!self.crew.args.drain).then_some(WAIT_MAX),
             ..self.crew.poll.clone()
@@ -206,7 +206,7 @@ pub fn is_notice(trigger: &Trigger) -> bool {
     trigger.kind == Type::PoolTasksAvailable
 }
 
-/// The work of a trigger in a few words: `auth-3 write the parser`, `2 messages`.
+/// The work of a trigger in a few words: `auth-3 write the parser`, `2 messages`, `general: 3 unread posts`.
 pub fn what(trigger: &Trigger) -> String {
     let count = |one: &str, n: i64| if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") };
     let n = trigger.count.unwrap_or_default();
@@ -214,6 +214,13 @@ pub fn what(trigger: &Trigger) -> String {
         (Some(task), _) => format!("{} {}", task.id, task.title),
         (None, Type::InboxMessage) => count("message", n),
         (None, Type::UnreadMentions) => count("mention", n),
+        (None, Type::UnreadWakeup) => {
+            let channels = trigger.channels.iter();
+            let said = channels.map(|given| {
+                format!("{}: {}", given.channel, count("unread post", given.posts.len() as i64))
+            });
+            said.collect::<Vec<_>>().join(", ")
+        }
         (None, Type::TasksFinished) => count("finished task", n),
         (None, Type::PoolTasksAvailable) => format!("{} in the pool", count("task", n)),
         (None, _) => String::new(),

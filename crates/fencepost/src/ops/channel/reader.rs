@@ -205,6 +205,8 @@ pub(crate) enum Unread {
     Mentions,
     /// All posts of others.
     Posts,
+    /// All posts of others up to this one.
+    PostsUpTo(i64),
 }
 
 /// Claimed mentions.
@@ -258,7 +260,11 @@ pub(crate) async fn claim_one(
     unread: Unread,
     room: &mut usize,
 ) -> Result<(Hold, Record, Mentions)> {
-    let to = super::next_number(tx, &before.channel).await? - 1;
+    let last = super::next_number(tx, &before.channel).await? - 1;
+    let to = match unread {
+        Unread::PostsUpTo(to) => to.min(last),
+        Unread::Mentions | Unread::Posts => last,
+    };
     let fence = next_fence(tx, before.fence);
     let hold = holder.hold(run_key, fence, max, tx.now);
     let attempts = before.attempts + 1;
@@ -311,7 +317,7 @@ impl UnreadPosts {
                            and n >= ?3 and n <= ?4 order by n limit ?5)
                          order by n"
                     ),
-                    Unread::Posts => posts!(
+                    Unread::Posts | Unread::PostsUpTo(_) => posts!(
                         "where channel = ?2 and n >= ?3 and n <= ?4 and coalesce(author, '') <> ?1 order by n limit ?5"
                     ),
                 },

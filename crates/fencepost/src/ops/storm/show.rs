@@ -1,4 +1,5 @@
 use super::{
+    alarm,
     breaker::BreakerState,
     facts::{Facts, Reader, backlog, readers},
     rule::{Why, budget},
@@ -200,11 +201,7 @@ async fn causes(tx: &mut Tx<'_>, settings: &Settings) -> Result<Vec<AlarmView>> 
         if details["alarm"] != "cause" {
             continue;
         }
-        let text = |name: &str| details[name].as_str().unwrap_or_default();
-        let cycle = details["cycle"]
-            .as_str()
-            .map_or(String::new(), |cycle| format!("; agents wake each other: {cycle}"));
-        let message = format!("the chain of {} reached its limit ({}){cycle}", text("root"), text("bound"));
+        let message = alarm::message(&details);
         alarms.push(AlarmView { at: row.get("at")?, alarm: "cause".into(), message });
     }
     Ok(alarms)

@@ -47,6 +47,12 @@ pub struct Ticked {
     /// Wake-ups that the limits on causes suppressed now.
     pub suppressed_cause: i64,
     pub breaker_open: bool,
+    /// This call opened the breaker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub breaker_opened: bool,
+    /// Alarms that began with this call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<String>,
     /// Wake-ups whose worker was lost and that were handed out again, since the fleet was created.
     pub reclaimed: i64,
     /// There is more to look at: repeat the call.
@@ -62,6 +68,8 @@ impl Ticked {
             suppressed_budget: self.suppressed_budget + next.suppressed_budget,
             suppressed_breaker: self.suppressed_breaker + next.suppressed_breaker,
             suppressed_cause: self.suppressed_cause + next.suppressed_cause,
+            breaker_opened: self.breaker_opened || next.breaker_opened,
+            alarms: [self.alarms, next.alarms].concat(),
             ..next
         }
     }
@@ -98,11 +106,12 @@ impl Op for Tick {
             breaker: open,
             backlog: answers.take(backlog).rows[0].get("n")?,
             counts: BTreeMap::new(),
+            alarms: Vec::new(),
         };
         let counters = state::read_counters(&answers.take(counters).rows)?;
         let more =
             [marks::rearm(tx).await?, marks::mark(tx).await?, tick.schedule(tx, open).await?].contains(&true);
-        alarm::update(tx, alarm).await?;
+        tick.alarms.extend(alarm::update(tx, alarm).await?);
         tx.send(state::count(&tick.counts).collect()).await?;
         let now = |name: &str| tick.counts.get(name).copied().unwrap_or_default();
         Ok(Ticked {
@@ -113,6 +122,8 @@ impl Op for Tick {
             suppressed_breaker: now("suppressed_breaker"),
             suppressed_cause: now("suppressed_cause"),
             breaker_open: tick.breaker.is_open(),
+            breaker_opened: tick.breaker.is_open() && !open.is_open(),
+            alarms: tick.alarms,
             reclaimed: counters.get("reclaimed").copied().unwrap_or_default(),
             more,
         })
@@ -125,6 +136,7 @@ struct Scheduler {
     breaker: Breaker,
     backlog: i64,
     counts: BTreeMap<&'static str, i64>,
+    alarms: Vec<String>,
 }
 
 impl Scheduler {
@@ -192,7 +204,7 @@ impl Scheduler {
 
     /// Writes the results of the looks.
     async fn record(
-        &self,
+        &mut self,
         tx: &mut Tx<'_>,
         looked: &[(&Reader, Option<Why>, Option<Time>)],
         facts: &Facts,
@@ -234,7 +246,9 @@ impl Scheduler {
                 && let Some(Waker { cause, root, .. }) =
                     facts.pairs[&reader.pair()].wakers.iter().max_by_key(|waker| waker.depth)
             {
-                alarm::bound_reached(tx, root, cause, why.map(Why::as_str), self.settings.window()).await?;
+                let window = self.settings.window();
+                self.alarms
+                    .extend(alarm::bound_reached(tx, root, cause, why.map(Why::as_str), window).await?);
             }
         }
         Ok(())

@@ -26,7 +26,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// The phase of a wake-up's checkpoint after its process has ended well: only the result is still to be posted.
+/// The phase of a wake-up's checkpoint after its process has ended well: only the result is still to be posted. The number `to` in
+/// its data is the last post that the result answers.
 pub const DELIVERED: &str = "delivered";
 
 /// The mailbox of an agent's wake-ups.
@@ -70,10 +71,10 @@ impl Reclaimed {
         }
     }
 
-    /// The rule. `attempts` and `lapsed` are the message's, at its claim.
-    fn of(attempts: i64, lapsed: i64, is_delivered: bool) -> Option<Self> {
+    /// The rule. `lapsed` is the message's, at its claim.
+    fn of(lapsed: i64, is_delivered: bool) -> Option<Self> {
         match () {
-            () if attempts > 1 && is_delivered => Some(Reclaimed::CallbackRetry),
+            () if is_delivered => Some(Reclaimed::CallbackRetry),
             () if lapsed > 0 => Some(Reclaimed::Timeout),
             () => None,
         }
@@ -164,11 +165,14 @@ pub(crate) async fn claim_for(
     }
     let found = mail::Record::read_all(tx.one(mail::claim::next_of(&mailbox(agent), 20)).await?.rows)?;
     for message in found {
-        let sql = "select channel, n, cause, root, depth from wakeup where message = ?1";
+        let sql = "select channel, n, cause, checkpoint_n from wakeup join message_doc on message_doc.message = wakeup.message
+                   where wakeup.message = ?1";
         let Some(row) = tx.query(sql, params![message.id]).await?.into_iter().next() else { continue };
         let (channel, n): (String, i64) = (row.get("channel")?, row.get("n")?);
         let Some(reader) = channel::reader::load_free(tx, agent, &channel).await? else { continue };
-        if reader.read >= n {
+        // A result that was delivered is posted, although its posts were read since.
+        let is_begun = row.get::<Option<i64>>("checkpoint_n")?.is_some();
+        if reader.read >= n && !is_begun {
             drop_read(tx, vec![message]).await?;
             continue;
         }
@@ -176,7 +180,11 @@ pub(crate) async fn claim_for(
         let claimed = mail::claim::take(tx, vec![message], holder, run_key, max, None).await?;
         let Some(claimed) = claimed.into_iter().next() else { continue };
         let mut room = channel::reader::POSTS_SIZE;
-        let unread = channel::reader::Unread::Posts;
+        // Posts that the delivered result does not answer stay unread.
+        let unread = match delivered_to(&claimed.message) {
+            Some(to) => channel::reader::Unread::PostsUpTo(to.max(reader.read)),
+            None => channel::reader::Unread::Posts,
+        };
         let (hold, reader, given) =
             channel::reader::claim_one(tx, &reader, holder, run_key, max, unread, &mut room).await?;
         let wakeup = Wakeup::of(&claimed.message, channel, lapsed, attempts, &settings);
@@ -203,6 +211,16 @@ pub(crate) async fn claim_for(
     Ok(Ok(None))
 }
 
+/// The checkpoint of a result that is still to be posted.
+fn delivered(message: &mail::Message) -> Option<&Checkpoint> {
+    message.checkpoint.as_ref().filter(|checkpoint| checkpoint.phase == DELIVERED)
+}
+
+/// The last post that such a result answers.
+fn delivered_to(message: &mail::Message) -> Option<i64> {
+    delivered(message)?.data.as_ref()?.get("to")?.as_i64()
+}
+
 /// A wake-up that was claimed.
 pub(crate) struct Delivered {
     pub claims: Vec<claim::Claim>,
@@ -213,13 +231,13 @@ pub(crate) struct Delivered {
 
 impl Wakeup {
     fn of(message: &mail::Message, channel: String, lapsed: i64, attempts: i64, settings: &Settings) -> Self {
-        let delivered = message.checkpoint.as_ref().filter(|checkpoint| checkpoint.phase == DELIVERED);
+        let delivered = delivered(message);
         Self {
             message: message.id,
             channel,
             attempt: attempts,
-            reclaimed: Reclaimed::of(attempts, lapsed, delivered.is_some()),
-            delivered: delivered.and_then(|Checkpoint { data, .. }| data.clone()),
+            reclaimed: Reclaimed::of(lapsed, delivered.is_some()),
+            delivered: delivered.and_then(|checkpoint| checkpoint.data.clone()),
             start_lease_ms: Millis(settings.get(Setting::StartLeaseMs)),
         }
     }
@@ -237,7 +255,7 @@ impl Wakeup {
     }
 }
 
-/// Completes the pair's pending wake-ups whose posts were read in another way. It waits for no lock: a poll that has locked such a
+/// Completes the pair's pending wake-up if its posts were read in another way, unless it has a result to post. It waits for no lock: a poll that has locked such a
 /// message sees that its posts were read.
 pub(crate) async fn drop_read_by(tx: &mut Tx<'_>, agent: &str, channel: &str, read: i64) -> Result<()> {
     let rows = tx
@@ -245,7 +263,8 @@ pub(crate) async fn drop_read_by(tx: &mut Tx<'_>, agent: &str, channel: &str, re
             mail::record::unheld!(
                 "where message.id in (select wakeup.message from wakeup where wakeup.agent = ?1 and wakeup.channel = ?2
                    and wakeup.n <= ?3 order by wakeup.n desc limit 1)
-                 and message.status = 'pending' /*pg for update of message skip locked*/"
+                 and message.status = 'pending' and not exists (
+                   select 1 from message_doc where message_doc.message = message.id and message_doc.checkpoint_n is not null) /*pg for update of message skip locked*/"
             ),
             params![agent, channel, read],
         )
@@ -303,16 +322,14 @@ mod tests {
 
     #[test]
     fn a_lost_wake_up_goes_on_where_it_was() {
-        for (attempts, lapsed, delivered, expected) in [
-            (1, 0, false, None),
-            (2, 1, false, Some(Reclaimed::Timeout)),
-            (2, 1, true, Some(Reclaimed::CallbackRetry)),
-            // It failed, and nobody was lost.
-            (2, 0, false, None),
-            // The result could not be posted.
-            (2, 0, true, Some(Reclaimed::CallbackRetry)),
+        for (lapsed, delivered, expected) in [
+            (0, false, None),
+            (1, false, Some(Reclaimed::Timeout)),
+            (1, true, Some(Reclaimed::CallbackRetry)),
+            // The result could not be posted, or its worker gave the wake-up back.
+            (0, true, Some(Reclaimed::CallbackRetry)),
         ] {
-            assert_eq!(Reclaimed::of(attempts, lapsed, delivered), expected);
+            assert_eq!(Reclaimed::of(lapsed, delivered), expected);
         }
     }
 
