@@ -72,7 +72,7 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, top::Top, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        serve::Serve, key::Key, route::Route, storm::Storm, doctor::Doctor, config::Config, trust::Trust, prune::Prune, backup::Backup, export::Export, call::Call, completions::Completions,
+        serve::Serve, key::Key, route::Route, storm::Storm, spend::Spend, doctor::Doctor, config::Config, trust::Trust, prune::Prune, backup::Backup, export::Export, call::Call, completions::Completions,
         man::Man, keep::Keep,
     }
 }

@@ -29,6 +29,7 @@ pub enum Code {
     Suppressed,
     RateLimited,
     Paused,
+    BudgetRefused,
 }
 
 impl Code {
@@ -64,7 +65,7 @@ impl Code {
             | Code::LeaseExpired
             | Code::AlreadyFinished
             | Code::Cancelled => 409,
-            Code::Suppressed | Code::RateLimited | Code::Paused => 429,
+            Code::Suppressed | Code::RateLimited | Code::Paused | Code::BudgetRefused => 429,
         }
     }
 
@@ -83,7 +84,7 @@ impl Code {
             Code::NoneReady | Code::BoardFinished => 3,
             Code::AlreadyClaimed | Code::NotReady => 4,
             Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled => 5,
-            Code::Suppressed | Code::RateLimited | Code::Paused => 6,
+            Code::Suppressed | Code::RateLimited | Code::Paused | Code::BudgetRefused => 6,
         }
     }
 
@@ -107,6 +108,7 @@ impl Code {
             Code::Suppressed => "suppressed",
             Code::RateLimited => "rate_limited",
             Code::Paused => "paused",
+            Code::BudgetRefused => "budget_refused",
         }
     }
 }
@@ -209,7 +211,7 @@ impl Error {
     }
     /// Time or other callers may turn this refusal into a success. A claim that the caller itself holds stays refused.
     pub(crate) fn is_not_yet(&self) -> bool {
-        matches!(self.code(), Code::NoneReady | Code::AlreadyClaimed | Code::NotReady)
+        matches!(self.code(), Code::NoneReady | Code::AlreadyClaimed | Code::NotReady | Code::BudgetRefused)
             && self.field("own") != Some(&Value::Bool(true))
     }
     /// PostgreSQL has a row with this key already.
@@ -284,6 +286,7 @@ mod tests {
             (Code::Suppressed, neither),
             (Code::RateLimited, neither),
             (Code::Paused, neither),
+            (Code::BudgetRefused, neither),
         ];
         let listed = serde_json::to_value(table.map(|(code, _)| code)).unwrap();
         assert_eq!(schemars::schema_for!(Code).get("enum"), Some(&listed), "the table has every code");

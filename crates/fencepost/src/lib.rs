@@ -66,6 +66,7 @@
 //! - [`agent`], [`inbox`], [`channel`], [`route`]: agents, their inboxes, their conversation, and the rules that
 //!   deliver outside events to them.
 //! - [`storm`]: wake-ups for unread posts, and the limits on what one event may set off.
+//! - [`spend`]: limits on the runs, tokens and dollars that an agent, a board or the fleet may use.
 //! - [`claim`], [`run`]: verbs for every claim, and the runs that hold claims.
 //! - [`event`]: the log of every change.
 //! - [`key`], [`admin`]: keys for remote callers; checking, pruning, exporting and restoring a fleet.
@@ -102,7 +103,7 @@ pub use ids::{Resource, TaskId, Token};
 pub use json::Json;
 pub use limits::{OUTPUT_MAX, WAIT_MAX};
 pub use ops::{
-    admin, agent, board, channel, claim, event, inbox, key, lock, loops, mail, once, route, run, storm, task,
+    admin, agent, board, channel, claim, event, inbox, key, lock, loops, mail, once, route, run, spend, storm, task,
 };
 
 /// The trait of every verb, and the registry of all verbs that every interface is made from.

@@ -25,6 +25,7 @@ pub mod once;
 pub(crate) mod registry;
 pub mod route;
 pub mod run;
+pub mod spend;
 pub mod storm;
 pub mod task;
 #[cfg(test)]

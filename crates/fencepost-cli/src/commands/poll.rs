@@ -21,7 +21,8 @@ const TAIL: usize = 12;
 /// The order is: offers, assigned tasks, the inbox, mentions; then for a lead finished tasks of others, and for a worker a task
 /// from the pool. Work that has waited for ten minutes comes first. Nobody else gets the same work while the run lives. Every
 /// command under its claims renews the run, and `fence settle RUN` ends it. The first line of the output is the type and the run;
-/// the rest is the work and the commands to use next. Exits 3 if there is nothing to do, and 6 while the agent is paused.
+/// the rest is the work and the commands to use next. Exits 3 if there is nothing to do, and 6 while the agent is paused or
+/// at a spend limit (fence spend).
 ///
 /// A run gets one trigger. Polling again with the same --run returns the same trigger, in case the reply was lost.
 ///

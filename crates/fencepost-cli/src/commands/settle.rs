@@ -13,7 +13,7 @@ use std::process::ExitCode;
 ///
 /// Examples:
 ///   fence settle bob-7f3a9c01b2d4 --output "see schema.sql"
-///   fence settle bob-7f3a9c01b2d4 --failed "the network is down" --exit 1 --cost '{"usd": 0.12}'
+///   fence settle bob-7f3a9c01b2d4 --failed "the network is down" --exit 1 --cost '{"usd": 0.12, "tokens_in": 5000}'
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Settle {
@@ -36,7 +36,8 @@ pub struct Settle {
     /// The exit of its process, such as 0 or SIGKILL
     #[arg(long, value_name = "TEXT")]
     exit: Option<String>,
-    /// The cost, in a form of your choice: JSON, @file, or - for standard input
+    /// The cost: JSON, @file, or - for standard input. Of an object, `usd`, `tokens_in` and `tokens_out` count for the spend limits
+    /// (fence spend); the rest is kept in a form of your choice
     #[arg(long, value_name = "JSON")]
     cost: Option<String>,
 }

@@ -39,6 +39,9 @@ fn next_step(code: Code) -> &'static str {
         Code::Paused => {
             "wait until it is resumed: fence agent resume NAME, or fence mail resume BOX for a mailbox"
         }
+        Code::BudgetRefused => {
+            "wait with --wait until the limit frees, or raise it: fence spend shows the limits, fence spend set raises one"
+        }
     }
 }
 
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn the_page_explains_every_code() {
         let codes = all();
-        assert!(codes.len() >= 18, "{codes:?}");
+        assert!(codes.len() >= 19, "{codes:?}");
         let sections: Vec<&str> = PAGE.split("\n## ").skip(1).collect();
         let explained: Vec<&str> = sections.iter().filter_map(|text| text.lines().next()).collect();
         assert_eq!(explained, codes.iter().map(|code| code.as_str()).collect::<Vec<_>>());

@@ -194,6 +194,33 @@ on_both! {
         assert_eq!(["b-4", "b-5"].map(|id| task(&sealed, id).0), ["completed", "unassigned"]);
     }
 
+    /// At a spend limit the worker waits and says so once. The cost that its child printed is what counts.
+    fn a_spend_limit(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 2);
+        sealed.ok(&["agent", "join", "bob"]);
+        sealed.ok(&["spend", "set", "--agent", "bob", "--usd", "0.25"]);
+        sealed.script("client", r#"
+            cat > /dev/null
+            fence done > /dev/null
+            echo '{"type":"result","is_error":false,"result":"fine","total_cost_usd":0.25,"usage":{"input_tokens":3,"output_tokens":4}}'"#);
+        let profile = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/work/profiles/claude.toml")).expect("the profile");
+        fs::write(sealed.path().join("mine.toml"), profile.replace("\"claude\", \"-p\"", "\"./client\", \"-p\"")).expect("written");
+        let worker = work(&sealed, &["--agent", "bob", "--profile", "mine.toml", "--count", "2"]);
+        until("it tells of the limit", || worker.out().contains("bob: waits, because agent `bob` is at its spend limit: $0.25 of $0.25 in 1d"));
+        assert_eq!(task(&sealed, "b-1").0, "completed");
+        assert_eq!(task(&sealed, "b-2"), ("unassigned".into(), 0, String::new()), "it is held back");
+        let draining = work(&sealed, &["--agent", "bob", "--drain", "--", "true"]);
+        assert_eq!(draining.end().code, 6);
+        sealed.ok(&["spend", "set", "--agent", "bob", "--usd", "1"]);
+        let ended = worker.end();
+        succeeded(&ended);
+        assert_eq!(ended.out.matches("waits, because").count(), 1, "{ended:?}");
+        assert_eq!(task(&sealed, "b-2").0, "completed");
+        let fleet = json(&sealed, &["spend"])["fleet"].clone();
+        assert_eq!(fleet.to_string(), r#"{"runs":2,"tokens_in":6,"tokens_out":8,"usd":0.5}"#);
+    }
+
     /// A notice about the pool starts one child, with a prompt of the user. What the child claimed goes back in a drain, without an
     /// attempt.
     fn a_notice_about_the_pool(sealed: Sealed) {

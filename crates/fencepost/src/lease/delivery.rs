@@ -41,7 +41,12 @@ pub(crate) async fn return_undelivered(
         }
     }
     if let Some(run) = polled.filter(|_| returned > 0) {
+        let key = run.key;
         end_if_idle(tx, nouns, run, UNDELIVERED).await?;
+        // A trigger that nobody got counts for no limit.
+        let sql = "delete from triggered where run = ?1
+                   and exists (select 1 from run where key = ?1 and ended_at is not null)";
+        tx.execute(sql, params![key]).await?;
     }
     Ok(returned)
 }

@@ -17,6 +17,7 @@ pub fn visit_all(visitor: &mut impl Visit) {
     super::channel::visit(visitor);
     super::route::visit(visitor);
     super::storm::visit(visitor);
+    super::spend::visit(visitor);
     super::lock::visit(visitor);
     super::once::visit(visitor);
     super::claim::visit(visitor);

@@ -49,6 +49,7 @@ mod replaced_fleet;
 mod restored_dump;
 mod routes;
 mod settling;
+mod spend;
 mod sqlite_store;
 mod storm_day;
 mod storms;

@@ -248,7 +248,7 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 /// These ops show the stored state.
-const AS_WRITTEN: [&str; 8] = [
+const AS_WRITTEN: [&str; 9] = [
     "event/list",
     "admin/about",
     "admin/due",
@@ -257,6 +257,7 @@ const AS_WRITTEN: [&str; 8] = [
     "storm/show",
     "storm/why",
     "storm/cause",
+    "spend/show",
 ];
 
 /// All replies without the mark for a state that is not written yet, and the number of marks.

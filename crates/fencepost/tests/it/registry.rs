@@ -139,6 +139,8 @@ fn every_op_is_listed() {
     storm/set        admin
     storm/breaker    admin
     storm/environment admin
+    spend/set        admin
+    spend/show       reader reads
     lock/claim       agent
     once/begin       agent
     once/finish      agent

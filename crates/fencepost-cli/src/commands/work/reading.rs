@@ -8,6 +8,15 @@ use serde_json::{Value, json};
 /// A longer line is no message of a client, and is not kept in memory.
 const LINE_MAX: usize = 4 * 1024 * 1024;
 
+/// The highest cost that `run/settle` accepts.
+const USD_MAX: f64 = 1e6;
+const TOKENS_MAX: f64 = 1e12;
+
+/// Removes the noise of sums such as 0.1 + 0.2.
+fn to_millionth(usd: f64) -> f64 {
+    (usd * 1e6).round() / 1e6
+}
+
 /// The facts that the output told so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
@@ -103,12 +112,16 @@ impl Reading {
         [self.tokens_in, self.tokens_out].into_iter().flatten().reduce(|a, b| a + b)
     }
 
-    /// The cost in the form of `run/settle`; `None` if the output told none.
+    /// The cost in the form of `run/settle`; `None` if the output told none. The spend limits count its first three fields, and refuse
+    /// numbers out of range: a client that tells nonsense must not lose its work for it.
     pub fn cost(&self) -> Option<Value> {
+        let within =
+            |number: Option<f64>, most: f64| number.filter(|n| n.is_finite()).map(|n| n.clamp(0.0, most));
+        let tokens = |number| within(number, TOKENS_MAX).map(|n| json!(n as i64));
         let fields = [
-            ("usd", self.usd.map(|usd| json!(usd))),
-            ("tokens_in", self.tokens_in.map(|n| json!(n as i64))),
-            ("tokens_out", self.tokens_out.map(|n| json!(n as i64))),
+            ("usd", within(self.usd, USD_MAX).map(|usd| json!(to_millionth(usd)))),
+            ("tokens_in", tokens(self.tokens_in)),
+            ("tokens_out", tokens(self.tokens_out)),
             ("session", self.session.as_ref().map(|session| json!(session))),
         ];
         let known: serde_json::Map<_, _> =
@@ -256,6 +269,21 @@ mod tests {
             page.push('\n');
         }
         insta::assert_snapshot!(page);
+    }
+
+    #[test]
+    fn a_cost_is_one_that_the_fleet_accepts() {
+        let cost = |usd, tokens_in, tokens_out| {
+            let reading =
+                Reading { usd, tokens_in, tokens_out, session: Some("s".into()), ..Reading::default() };
+            reading.cost().unwrap().to_string()
+        };
+        assert_eq!(cost(Some(0.1 + 0.2), Some(5.0), None), r#"{"session":"s","tokens_in":5,"usd":0.3}"#);
+        assert_eq!(
+            cost(Some(-1.0), Some(f64::NAN), Some(1e300)),
+            r#"{"session":"s","tokens_out":1000000000000,"usd":0.0}"#
+        );
+        assert_eq!(Reading::default().cost(), None);
     }
 
     #[test]

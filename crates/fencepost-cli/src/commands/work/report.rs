@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use fencepost::{
-    Millis,
+    Error, Millis,
     agent::{PauseState, Trigger, list::Agent},
     run,
     run::settle::Outcome,
@@ -48,6 +48,8 @@ struct Model {
     notices: Vec<String>,
     /// The agents of this process, with their pauses.
     agents: BTreeMap<String, Option<PauseState>>,
+    /// The agents at a spend limit, each with the limit: its scope and kind.
+    at_limit: BTreeMap<String, (Option<Value>, Option<Value>)>,
 }
 
 struct Child {
@@ -146,6 +148,27 @@ impl Report {
             ),
             None => self.say(&format!("{agent}: resumed"), json!({ "event": "resumed", "agent": agent })),
         }
+    }
+
+    /// The agent's poll was refused at a spend limit. Each limit is told once, until the agent gets work again.
+    pub fn at_limit(&self, agent: &str, refused: &Error) {
+        let limit = (refused.field("scope").cloned(), refused.field("what").cloned());
+        let had = self.model.borrow_mut().at_limit.insert(agent.into(), limit.clone());
+        if had.as_ref() == Some(&limit) {
+            return;
+        }
+        self.say(
+            &format!("{agent}: waits, because {}", line(refused.message())),
+            json!({
+                "event": "at_limit", "agent": agent, "scope": limit.0, "what": limit.1, "limit": refused.field("limit"),
+                "used": refused.field("used"), "until": refused.field("until"), "message": refused.message(),
+            }),
+        );
+    }
+
+    /// The agent got work.
+    pub fn below_limits(&self, agent: &str) {
+        self.model.borrow_mut().at_limit.remove(agent);
     }
 
     /// The agents of this process, with their pauses.

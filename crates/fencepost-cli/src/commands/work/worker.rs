@@ -12,6 +12,9 @@ use std::{cell::RefCell, time::Duration};
 /// The pause after a child that was only told that the pool has tasks: the next poll would tell the same at once.
 const AFTER_NOTICE: Duration = Duration::from_secs(10);
 
+/// The wait of the first poll for a trigger. It is short, so that a worker reports a spend limit soon and not after [`WAIT_MAX`].
+const FIRST_WAIT: Millis = Millis::seconds(2);
+
 /// How long a worker waits if it cannot pause its agent.
 const UNPAUSED: Duration = Duration::from_secs(60);
 
@@ -95,8 +98,8 @@ impl<'w> Worker<'w> {
                 }
             };
             if let Some(error) = error {
-                // A pause stops nothing that runs; other errors stop the other workers, too.
-                if error.code() != Code::Paused {
+                // A pause or a spend limit stops nothing that runs; other errors stop the other workers, too.
+                if !matches!(error.code(), Code::Paused | Code::BudgetRefused) {
                     self.service.stop.drain();
                 }
                 failed = failed.and(Err(error));
@@ -120,9 +123,10 @@ impl<'w> Worker<'w> {
     async fn next(&self) -> Result<Option<Trigger>> {
         let mut run = new_run(&self.agent);
         let mut backoff = Service::BACKOFF;
+        let mut wait = FIRST_WAIT;
         while !self.service.stop.is_draining() {
             let answer = tokio::select! {
-                answer = self.service.connection.call(self.poll(&run)) => answer,
+                answer = self.service.connection.call(self.poll(&run, std::mem::replace(&mut wait, WAIT_MAX))) => answer,
                 // A poll that succeeded meanwhile gives its trigger back.
                 () = self.service.stop.draining() => return Ok(None),
             };
@@ -133,7 +137,10 @@ impl<'w> Worker<'w> {
                         self.crew.report.paused(&self.agent, None);
                     }
                     match polled.trigger {
-                        Some(trigger) => return Ok(Some(trigger)),
+                        Some(trigger) => {
+                            self.crew.report.below_limits(&self.agent);
+                            return Ok(Some(trigger));
+                        }
                         None if self.crew.args.drain => return Ok(None),
                         None => {}
                     }
@@ -143,6 +150,10 @@ impl<'w> Worker<'w> {
                 Err(error) => match error.code() {
                     // The next poll waits until it is resumed.
                     Code::Paused if !self.crew.args.drain => drop(self.report_pause().await),
+                    // The next poll waits until the limit frees, or until somebody raises it.
+                    Code::BudgetRefused if !self.crew.args.drain => {
+                        self.crew.report.at_limit(&self.agent, &error)
+                    }
                     // The reply was lost, and the lease ended meanwhile.
                     Code::LeaseExpired => run = new_run(&self.agent),
                     _ => return Err(error),
@@ -152,13 +163,13 @@ impl<'w> Worker<'w> {
         Ok(None)
     }
 
-    fn poll(&self, run: &str) -> agent::Poll {
+    fn poll(&self, run: &str, wait: Millis) -> agent::Poll {
         agent::Poll {
             agent: self.agent.clone(),
             run: run.into(),
             ttl_ms: Some(self.crew.start_lease),
             host: Some(host()),
-            wait_ms: (!self.crew.args.drain).then_some(WAIT_MAX),
+            wait_ms: (!self.crew.args.drain).then_some(wait),
             ..self.crew.poll.clone()
         }
     }

@@ -27,6 +27,7 @@ pages! {
     loops: "docs/loops.md",
     mailboxes: "docs/mailboxes.md",
     operations: "docs/operations.md",
+    spend: "docs/spend.md",
     storms: "docs/storms.md",
     tasks: "docs/tasks.md",
     workers: "docs/workers.md",

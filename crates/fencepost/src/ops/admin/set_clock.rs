@@ -35,7 +35,7 @@ const DRIFT_MAX: Millis = Millis::seconds(1);
 
 /// Moves the deadlines that were set after the jump, apart from those of claims. The jump is the first gap that ends
 /// after the right time.
-const DEADLINES: [&str; 8] = [
+const DEADLINES: [&str; 9] = [
     "update task set delayed_until = delayed_until - ?1
      where delayed_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update message set delayed_until = delayed_until - ?1
@@ -50,6 +50,7 @@ const DEADLINES: [&str; 8] = [
      where wake_at >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update storm set open_until = open_until - ?1
      where open_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
+    "update triggered set at = at - ?1 where at >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update wakeup set at = at - ?1 where at >= coalesce((select min(at) from gap where at > ?2), ?2)",
 ];
 

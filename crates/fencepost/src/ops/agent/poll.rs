@@ -19,6 +19,11 @@ use crate::{
     log::Event,
     ops::{
         inbox,
+        spend::{
+            boards,
+            rule::{Refusal, frees_first},
+            usage::{self, Closed, Usage},
+        },
         storm::{
             self,
             wakeups::{self, AtCap},
@@ -42,6 +47,9 @@ const CAP_AGAIN: Millis = Millis::seconds(5);
 /// polling again with the same run returns the same trigger while the run is alive. The search order is: offers,
 /// assigned tasks, the inbox, mentions, wake-ups for unread posts (if `accept` names them), and then notices of finished
 /// tasks for a lead, or the pool for a worker. Work that has waited too long comes first.
+///
+/// While the agent or the fleet is at a spend limit, the poll is refused. Tasks of a board at its limit are left alone; if nothing
+/// else waits, the poll is refused, too. Limits are checked before the work is done, so work in flight may exceed them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Poll {
@@ -110,7 +118,7 @@ impl Op for Poll {
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::Idempotent;
     const EXAMPLE: &'static str = r#"{"agent":"codex-1","run":"r-1"}"#;
-    refuses![Paused, LeaseExpired];
+    refuses![Paused, BudgetRefused, LeaseExpired];
     const PEEKS: bool = true;
     type Reply = Polled;
     erased!();
@@ -132,8 +140,8 @@ impl Op for Poll {
     fn not_yet(answer: Result<&Polled, &Error>) -> bool {
         match answer {
             Ok(polled) => polled.trigger.is_none(),
-            // A paused agent is worth waiting for: it may be resumed.
-            Err(error) => error.code() == Code::Paused,
+            // A paused agent is worth waiting for: it may be resumed. A spend limit frees, or somebody raises it.
+            Err(error) => matches!(error.code(), Code::Paused | Code::BudgetRefused),
         }
     }
 
@@ -144,16 +152,18 @@ impl Op for Poll {
         let due = tx.opening.due.clone();
         let mut batch = Batch::new();
         let first = FirstReads::add(&mut batch, self);
-        let FirstRows { agent, found, run } = first.take(&mut tx.send(batch).await?, self)?;
+        let FirstRows { agent, found, run, is_limited } = first.take(&mut tx.send(batch).await?, self)?;
         if due.is_due(tx.now) || agent.presence_due_at() <= tx.now || run.is_some() {
             return Ok(None);
         }
         tx.notes.try_again_at = due.at;
         self.refuse_paused(tx, &agent)?;
+        let closed = self.refuse_at_limit(tx, &agent, is_limited).await?;
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
-        let heads = self.heads(tx, &agent, &found).await?;
+        let pool = self.pool(tx, &closed).await?;
+        let heads = self.heads(tx, &agent, &pool, &found, &closed).await?;
         Ok(heads.is_empty().then(Polled::nothing))
     }
 
@@ -199,6 +209,7 @@ fn presence(row: &Row, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
 struct FirstReads {
     agent: Slot,
     found: Slot,
+    is_limited: Slot,
     run: Slot,
 }
 
@@ -208,6 +219,7 @@ impl FirstReads {
         Self {
             agent: batch.add(by_name(&poll.agent)),
             found: batch.add(trigger::waiting_since(&poll.agent)),
+            is_limited: batch.add(usage::is_limited(Some(&poll.agent))),
             run: batch.add(poll.own_run()),
         }
     }
@@ -219,7 +231,8 @@ impl FirstReads {
         };
         let found = answers.take(self.found).rows.into_iter().next();
         let found = found.ok_or_else(|| Error::internal("the first read of a poll returned no row"))?;
-        Ok(FirstRows { agent, found, run: answers.take(self.run).rows.into_iter().next() })
+        let is_limited = !answers.take(self.is_limited).rows.is_empty();
+        Ok(FirstRows { agent, found, is_limited, run: answers.take(self.run).rows.into_iter().next() })
     }
 }
 
@@ -228,6 +241,8 @@ struct FirstRows {
     agent: Record,
     /// The row of [`trigger::waiting_since`].
     found: Row,
+    /// A spend limit could hold work back.
+    is_limited: bool,
     /// The last run of this name.
     run: Option<Row>,
 }
@@ -256,22 +271,23 @@ impl Poll {
 
     /// `None`: nothing was taken, and another poll may have taken the work since this poll's run was read.
     async fn take(&self, tx: &mut Tx<'_>, first: FirstRows) -> Result<Option<Polled>> {
-        let FirstRows { agent, found, .. } = first;
+        let FirstRows { agent, found, is_limited, .. } = first;
         self.refuse_paused(tx, &agent)?;
+        let closed = self.refuse_at_limit(tx, &agent, is_limited).await?;
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
-        let heads = self.heads(tx, &agent, &found).await?;
+        let pool = self.pool(tx, &closed).await?;
+        let heads = self.heads(tx, &agent, &pool, &found, &closed).await?;
         let in_turn = heads.iter().map(|(kind, _)| *kind).min();
         let mut order = trigger::in_order(heads, self.stale_ms.unwrap_or(STALE), agent.jumped, tx.now);
         // A notice about the pool claims nothing, so it comes after everything that can be claimed.
         if self.pool == PoolMode::Notify && order.contains(&Type::PoolTask) {
             order.retain(|kind| *kind != Type::PoolTask);
             if order.is_empty() {
-                return self.notify(tx, &agent).await.map(Some);
+                return self.notify(tx, &agent, &pool).await.map(Some);
             }
         }
-        let pool = self.pool();
         if order.is_empty() {
             // A part of the pool is searched after the run was read, so then the run must be read again.
             return Ok((agent.role == Role::Lead || pool.takes_any(&agent)).then(Polled::nothing));
@@ -283,6 +299,7 @@ impl Poll {
             entered: None,
             max: self.max_ms,
             pool: &pool,
+            closed: &closed,
             cause: None,
             suppressed: 0,
             at_cap: None,
@@ -341,8 +358,28 @@ impl Poll {
             .hint("every trigger needs its own run: poll with a new run name")
     }
 
-    fn pool(&self) -> Pool {
-        Pool { board: self.board.clone(), tag: self.tag.clone(), off: self.pool == PoolMode::Off }
+    /// The part of the pool that this poll may take from.
+    async fn pool(&self, tx: &mut Tx<'_>, closed: &Closed) -> Result<Pool> {
+        let places = match &self.board {
+            _ if self.pool == PoolMode::Off => Vec::new(),
+            Some(board) if closed.contains_key(board) => Vec::new(),
+            None if !closed.is_empty() && self.accepts(Type::PoolTask) => {
+                let open = boards::open(tx, closed, self.tag.as_deref()).await?;
+                open.into_iter().map(Some).collect()
+            }
+            board => vec![board.clone()],
+        };
+        Ok(Pool { places, tag: self.tag.clone() })
+    }
+
+    /// The part of the pool that spend limits hold back from this poll.
+    fn held_pool(&self, closed: &Closed) -> Pool {
+        let is_wanted = |board: &&String| self.board.as_ref().is_none_or(|wanted| wanted == *board);
+        let places = match self.pool {
+            PoolMode::Off => Vec::new(),
+            PoolMode::Take | PoolMode::Notify => closed.keys().filter(is_wanted).cloned().map(Some).collect(),
+        };
+        Pool { places, tag: self.tag.clone() }
     }
 
     fn accepts(&self, kind: Type) -> bool {
@@ -356,10 +393,25 @@ impl Poll {
         }
     }
 
-    async fn heads(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Vec<(Type, Time)>> {
+    /// The types with work that this poll may take. Refuses if spend limits hold back all the work that waits.
+    async fn heads(
+        &self,
+        tx: &mut Tx<'_>,
+        agent: &Record,
+        pool: &Pool,
+        found: &Row,
+        closed: &Closed,
+    ) -> Result<Vec<(Type, Time)>> {
         self.subscribe(tx, agent);
-        let mut heads = trigger::heads(tx, agent, &self.pool(), found).await?;
+        let mut heads = trigger::heads(tx, agent, pool, found, closed).await?;
         heads.retain(|(kind, _)| self.accepts(*kind));
+        if heads.is_empty() && !closed.is_empty() {
+            let held = self.held_pool(closed);
+            let held = trigger::held_boards(tx, agent, &held, closed, |kind| self.accepts(kind)).await?;
+            if let Some(refusal) = frees_first(held.iter().filter_map(|board| closed.get(board)).cloned()) {
+                return Err(self.at_limit(tx, agent, &refusal));
+            }
+        }
         Ok(heads)
     }
 
@@ -407,6 +459,30 @@ impl Poll {
         Err(pause.refusal(&agent.name, tx.now))
     }
 
+    /// Refuses while the agent or the fleet is at a spend limit. Returns the boards at a limit. The limits are checked here and
+    /// not locked: polls that run at the same moment may exceed a limit of runs by one each.
+    async fn refuse_at_limit(&self, tx: &mut Tx<'_>, agent: &Record, is_limited: bool) -> Result<Closed> {
+        if !is_limited {
+            return Ok(Closed::new());
+        }
+        let usage = Usage::of(tx, Some(&agent.name)).await?;
+        match usage.refused(tx.now) {
+            Some(refusal) => {
+                // One subscription per run: a raised limit wakes every poll, and no other event helps.
+                tx.notes.subscriptions = vec![Subscription::new(("spend", &self.run), [])];
+                Err(self.at_limit(tx, agent, &refusal))
+            }
+            None => Ok(usage.closed(tx.now)),
+        }
+    }
+
+    /// A poll that waits sleeps until the limit frees, or until somebody raises it.
+    fn at_limit(&self, tx: &mut Tx<'_>, agent: &Record, refusal: &Refusal) -> Error {
+        let presence = agent.presence_due_at();
+        tx.notes.own_deadline = Some(refusal.until.map_or(presence, |until| until.min(presence)));
+        refusal.error(tx.now)
+    }
+
     /// The reply for an agent at its limit of triggers: no trigger until one of its runs ends.
     async fn full(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Option<Polled>> {
         let Some(max) = agent.max_concurrent else { return Ok(None) };
@@ -434,8 +510,8 @@ impl Poll {
         Ok(Some(Polled { trigger: None, held_back: Some(held_back) }))
     }
 
-    async fn notify(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Polled> {
-        let count = self.pool().available(tx, agent).await?;
+    async fn notify(&self, tx: &mut Tx<'_>, agent: &Record, pool: &Pool) -> Result<Polled> {
+        let count = pool.available(tx, agent).await?;
         let trigger = Trigger { count: Some(count), ..Trigger::new(Type::PoolTasksAvailable, &self.run) };
         Ok(Polled { trigger: Some(trigger), held_back: None })
     }

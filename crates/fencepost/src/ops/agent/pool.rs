@@ -12,31 +12,29 @@ use crate::{
 /// A poll's limits on the pool.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pool {
-    /// Only tasks of this board.
-    pub board: Option<String>,
+    /// Only tasks of these boards; `None` stands for all boards. Without an entry, nothing is taken from the pool.
+    pub places: Vec<Option<String>>,
     /// Only tasks with this tag.
     pub tag: Option<String>,
-    /// Take nothing from the pool.
-    pub off: bool,
 }
 
 impl Pool {
     /// Whether this agent takes any task of the pool.
     pub fn takes_any(&self, agent: &Record) -> bool {
-        !self.off && self.board.is_none() && self.tag.is_none() && agent.capabilities.is_empty()
+        self.places == [None] && self.tag.is_none() && agent.capabilities.is_empty()
     }
 
     /// The best task of each part of the pool that fits, best first. Another poll may take it before this one picks it.
     /// An agent without capabilities takes any task. Other agents take tasks whose tags are all in their capabilities.
     pub(super) async fn best(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Vec<Head>> {
-        if self.off {
+        if self.places.is_empty() {
             return Ok(Vec::new());
         }
         let mut heads = match (&agent.capabilities[..], &self.tag) {
-            ([], None) => head_of(tx, self.part(Needs::Any)).await?,
-            ([], Some(tag)) => head_of(tx, self.part(Needs::Tag(tag.clone()))).await?,
+            ([], None) => self.heads_of(tx, Needs::Any).await?,
+            ([], Some(tag)) => self.heads_of(tx, Needs::Tag(tag.clone())).await?,
             (capabilities, None) => {
-                let mut heads = head_of(tx, self.part(Needs::Nothing)).await?;
+                let mut heads = self.heads_of(tx, Needs::Nothing).await?;
                 heads.extend(self.with_tags(tx, capabilities).await?);
                 heads
             }
@@ -52,8 +50,18 @@ impl Pool {
         Ok(heads)
     }
 
-    fn part(&self, needs: Needs) -> Part {
-        Part { board: self.board.clone(), needs }
+    /// The first task with these needs in each place.
+    async fn heads_of(&self, tx: &mut Tx<'_>, needs: Needs) -> Result<Vec<Head>> {
+        let parts: Vec<Part> =
+            self.places.iter().map(|board| Part { board: board.clone(), needs: needs.clone() }).collect();
+        let firsts = tx.send(parts.iter().map(Part::first).collect::<Batch>()).await?.into_vec();
+        let mut heads = Vec::new();
+        for (part, first) in parts.into_iter().zip(firsts) {
+            let Some(row) = first.rows.first() else { continue };
+            let (priority, seq, since) = (row.get("priority")?, row.get("seq")?, row.get("updated_at")?);
+            heads.push(Head { part, priority, seq, since });
+        }
+        Ok(heads)
     }
 
     /// The number of tasks in the pool that fit this agent, counted up to [`COUNTED`].
@@ -82,12 +90,12 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct Part {
     /// Only tasks of this board.
-    board: Option<String>,
+    pub board: Option<String>,
     needs: Needs,
 }
 
 /// The tags of the tasks of a part.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Needs {
     Any,
     /// Tasks without tags.
@@ -214,15 +222,7 @@ pub(super) fn pick_any() -> Stmt {
     Part { board: None, needs: Needs::Any }.pick()
 }
 
-/// The first task of one part.
-async fn head_of(tx: &mut Tx<'_>, part: Part) -> Result<Vec<Head>> {
-    let rows = tx.one(part.first()).await?.rows;
-    let Some(row) = rows.first() else { return Ok(Vec::new()) };
-    let (priority, seq) = (row.get("priority")?, row.get("seq")?);
-    Ok(vec![Head { part, priority, seq, since: row.get("updated_at")? }])
-}
-
-/// Limit on the tag lists that one search tries.
+/// Limit on the tag lists that one search tries in each place.
 const LISTS: usize = 4096;
 
 /// Reads for each tag list of `?1` its first task, and whether there are longer lists that begin with it.
@@ -274,37 +274,63 @@ impl Pool {
     /// the same prefix are neighbours in the index. Each prefix that exists is extended by one tag at a time. Tasks that
     /// need other tags are never read, even if there are a million of them.
     async fn with_tags(&self, tx: &mut Tx<'_>, capabilities: &[String]) -> Result<Vec<Head>> {
-        let (mut heads, mut tried) = (Vec::new(), 0);
-        let mut prefixes = vec![String::from("[")];
-        while !prefixes.is_empty() && tried < LISTS {
-            let longer = prefixes.iter().flat_map(|prefix| {
-                // The list itself, and the range of the longer lists that begin with it: `-` is the character after `,`.
-                capabilities.iter().map(move |tag| {
-                    let list = format!("{prefix}\"{tag}\"");
-                    serde_json::json!({ "list": format!("{list}]"), "from": format!("{list},"), "to": format!("{list}-") })
-                })
-            });
-            let longer: Vec<_> = longer.take(LISTS).collect();
-            tried += longer.len();
-            let rows = match &self.board {
-                None => tx.query(LISTS_OF_POOL, params![set(longer)?]).await?,
-                Some(board) => tx.query(LISTS_OF_BOARD, params![set(longer)?, board_and(board, "")]).await?,
-            };
-            prefixes.clear();
-            for row in &rows {
-                if row.get::<Option<i64>>("longer")?.is_some() {
-                    prefixes.push(row.get("begun")?);
-                }
-                heads.extend(self.head(row)?);
+        let mut heads = Vec::new();
+        let mut searches: Vec<Search<'_>> = self.places.iter().map(Search::new).collect();
+        while !searches.is_empty() {
+            let batch =
+                searches.iter_mut().map(|search| search.next(capabilities)).collect::<Result<Batch>>()?;
+            let answers = tx.send(batch).await?.into_vec();
+            for (search, answer) in searches.iter_mut().zip(answers) {
+                heads.extend(search.take(&answer.rows)?);
             }
+            searches.retain(|search| !search.prefixes.is_empty() && search.tried < LISTS);
         }
         Ok(heads)
     }
+}
 
-    /// The first task of a tag list, from a row of its search.
-    fn head(&self, row: &Row) -> Result<Option<Head>> {
-        let Some(seq) = row.get::<Option<i64>>("seq")? else { return Ok(None) };
-        let part = self.part(Needs::Tags(row.get("list")?));
-        Ok(Some(Head { part, seq, priority: row.get("priority")?, since: row.get("updated_at")? }))
+/// A search for tag lists in one place.
+struct Search<'p> {
+    board: &'p Option<String>,
+    /// The beginnings of lists that exist.
+    prefixes: Vec<String>,
+    tried: usize,
+}
+
+impl<'p> Search<'p> {
+    fn new(board: &'p Option<String>) -> Self {
+        Self { board, prefixes: vec!["[".into()], tried: 0 }
+    }
+
+    /// Looks up the lists that are longer by one tag.
+    fn next(&mut self, capabilities: &[String]) -> Result<Stmt> {
+        let longer = self.prefixes.iter().flat_map(|prefix| {
+            // The list itself, and the range of the longer lists that begin with it: `-` is the character after `,`.
+            capabilities.iter().map(move |tag| {
+                let list = format!("{prefix}\"{tag}\"");
+                serde_json::json!({ "list": format!("{list}]"), "from": format!("{list},"), "to": format!("{list}-") })
+            })
+        });
+        let longer: Vec<_> = longer.take(LISTS).collect();
+        self.tried += longer.len();
+        Ok(match self.board {
+            None => Stmt::read(LISTS_OF_POOL, params![set(longer)?]),
+            Some(board) => Stmt::read(LISTS_OF_BOARD, params![set(longer)?, board_and(board, "")]),
+        })
+    }
+
+    /// Takes the answer: the first task of each list.
+    fn take(&mut self, rows: &[Row]) -> Result<Vec<Head>> {
+        self.prefixes.clear();
+        let mut heads = Vec::new();
+        for row in rows {
+            if row.get::<Option<i64>>("longer")?.is_some() {
+                self.prefixes.push(row.get("begun")?);
+            }
+            let Some(seq) = row.get::<Option<i64>>("seq")? else { continue };
+            let part = Part { board: self.board.clone(), needs: Needs::Tags(row.get("list")?) };
+            heads.push(Head { part, seq, priority: row.get("priority")?, since: row.get("updated_at")? });
+        }
+        Ok(heads)
     }
 }

@@ -14,6 +14,7 @@ use crate::{
         channel::{self, reader::Mentions},
         claim, inbox,
         mail::{self, Message, claim::Halves},
+        spend::{boards, usage::Closed},
         storm::{
             self,
             wakeups::{self, AtCap, Delivered},
@@ -147,17 +148,23 @@ pub(super) fn waiting_since(agent: &str) -> Stmt {
     )
 }
 
-/// The types with waiting work, and since when: from the row of [`waiting_since`], and from the pool's fitting part.
+/// The types with waiting work, and since when: from the row of [`waiting_since`], and from the pool's fitting part. Tasks of the
+/// closed boards are left out.
 pub(super) async fn heads(
     tx: &mut Tx<'_>,
     agent: &Record,
     pool: &Pool,
     found: &Row,
+    closed: &Closed,
 ) -> Result<Vec<(Type, Time)>> {
     let at = |name| found.get::<Option<Time>>(name);
+    let (offered, assigned) = match closed.is_empty() {
+        true => (at("offered")?, at("assigned")?),
+        false => own_of_open(tx, &agent.name, closed).await?,
+    };
     let mut heads = vec![
-        (Type::TaskOffered, at("offered")?),
-        (Type::TaskAssigned, at("assigned")?),
+        (Type::TaskOffered, offered),
+        (Type::TaskAssigned, assigned),
         (Type::InboxMessage, at("inbox")?),
         (Type::UnreadMentions, at("mentions")?),
         (Type::UnreadWakeup, at("wakeup")?),
@@ -172,6 +179,56 @@ pub(super) async fn heads(
         }
     }
     Ok(heads.into_iter().filter_map(|(kind, since)| Some((kind, since?))).collect())
+}
+
+/// Since when an offer and an assigned task have been waiting, on boards that are not closed. An agent's own tasks are few: they are
+/// read one by one.
+async fn own_of_open(tx: &mut Tx<'_>, agent: &str, closed: &Closed) -> Result<(Option<Time>, Option<Time>)> {
+    let rows = tx
+        .query(
+            "select
+               (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
+                and board not in (select value ->> 'board' from json_each(?2)) order by seq limit 1) as offered,
+               (select updated_at from task where ready = 2 and assignee = ?1
+                and board not in (select value ->> 'board' from json_each(?2))
+                order by priority desc, seq limit 1) as assigned",
+            params![agent, boards::names(closed)?],
+        )
+        .await?;
+    let row = rows.first().ok_or_else(|| Error::internal("a search for tasks returned no row"))?;
+    Ok((row.get("offered")?, row.get("assigned")?))
+}
+
+/// The closed boards that hold work back for this agent, among the types that its poll accepts. `pool`: the poll's limits on the
+/// pool, for the closed boards.
+pub(super) async fn held_boards(
+    tx: &mut Tx<'_>,
+    agent: &Record,
+    pool: &Pool,
+    closed: &Closed,
+    accepts: impl Fn(Type) -> bool,
+) -> Result<BTreeSet<String>> {
+    let own = tx
+        .query(
+            "select distinct board, 1 as is_offer from task where status = 'offered' and parked is null and offered_to = ?1
+               and board in (select value ->> 'board' from json_each(?2))
+             union all
+             select distinct board, 0 as is_offer from task where ready = 2 and assignee = ?1
+               and board in (select value ->> 'board' from json_each(?2))",
+            params![&agent.name, boards::names(closed)?],
+        )
+        .await?;
+    let mut held = BTreeSet::new();
+    for row in &own {
+        let kind = if row.get::<i64>("is_offer")? == 1 { Type::TaskOffered } else { Type::TaskAssigned };
+        if accepts(kind) {
+            held.insert(row.get("board")?);
+        }
+    }
+    if agent.role == Role::Worker && accepts(Type::PoolTask) {
+        held.extend(pool.best(tx, agent).await?.into_iter().filter_map(|head| head.part.board));
+    }
+    Ok(held)
 }
 
 /// The rule. Types whose work has waited for `stale` or longer come first, oldest first; then the others, in search
@@ -190,6 +247,8 @@ pub(super) struct Recipient<'a> {
     pub entered: Option<i64>,
     pub max: Option<Millis>,
     pub pool: &'a Pool,
+    /// Boards at a spend limit: their tasks are left alone.
+    pub closed: &'a Closed,
     /// The item that causes the run.
     pub cause: Option<String>,
     /// Mentions that a limit on causes left out.
@@ -202,8 +261,12 @@ impl Recipient<'_> {
     /// Claims the waiting work of one type. `None` if other polls have taken it.
     pub async fn take(&mut self, tx: &mut Tx<'_>, kind: Type) -> Result<Option<Trigger>> {
         match kind {
-            Type::TaskOffered => self.task(tx, kind, offered(&self.agent.name), Purpose::Review).await,
-            Type::TaskAssigned => self.task(tx, kind, assigned(&self.agent.name), Purpose::Work).await,
+            Type::TaskOffered => {
+                self.task(tx, kind, offered(&self.agent.name, self.closed)?, Purpose::Review).await
+            }
+            Type::TaskAssigned => {
+                self.task(tx, kind, assigned(&self.agent.name, self.closed)?, Purpose::Work).await
+            }
             Type::InboxMessage => self.inbox(tx).await,
             Type::UnreadMentions => self.mentions(tx).await,
             Type::UnreadWakeup => self.wakeup(tx).await,
@@ -383,24 +446,44 @@ pub(super) async fn finished_tasks<'m>(
     task::full(tx, found).await
 }
 
-fn offered(agent: &str) -> Stmt {
-    Stmt::read(
+fn offered(agent: &str, closed: &Closed) -> Result<Stmt> {
+    if closed.is_empty() {
+        return Ok(Stmt::read(
+            task::unheld!(
+                "from task where task.status = 'offered' and task.parked is null and task.offered_to = ?1
+                 order by task.seq limit 1 /*pg for update of task skip locked*/"
+            ),
+            params![agent],
+        ));
+    }
+    Ok(Stmt::read(
         task::unheld!(
             "from task where task.status = 'offered' and task.parked is null and task.offered_to = ?1
+             and task.board not in (select value ->> 'board' from json_each(?2))
              order by task.seq limit 1 /*pg for update of task skip locked*/"
         ),
-        params![agent],
-    )
+        params![agent, boards::names(closed)?],
+    ))
 }
 
-fn assigned(agent: &str) -> Stmt {
-    Stmt::read(
+fn assigned(agent: &str, closed: &Closed) -> Result<Stmt> {
+    if closed.is_empty() {
+        return Ok(Stmt::read(
+            task::unheld!(
+                "from task where task.ready = 2 and task.assignee = ?1 order by task.priority desc, task.seq limit 1
+                 /*pg for update of task skip locked*/"
+            ),
+            params![agent],
+        ));
+    }
+    Ok(Stmt::read(
         task::unheld!(
-            "from task where task.ready = 2 and task.assignee = ?1 order by task.priority desc, task.seq limit 1
-             /*pg for update of task skip locked*/"
+            "from task where task.ready = 2 and task.assignee = ?1
+             and task.board not in (select value ->> 'board' from json_each(?2))
+             order by task.priority desc, task.seq limit 1 /*pg for update of task skip locked*/"
         ),
-        params![agent],
-    )
+        params![agent, boards::names(closed)?],
+    ))
 }
 
 /// Creates notices for finished tasks that have none yet, and returns their ids. Tasks that a lead finished itself get

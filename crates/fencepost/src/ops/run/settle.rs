@@ -19,7 +19,7 @@ use crate::{
         run::{check_name, runs},
     },
     limits::{OUTPUT_MAX, TEXT_MAX, TTL_MAX, check},
-    ops::{agent::given::Given, nouns, task},
+    ops::{agent::given::Given, nouns, spend::cost::Cost, task},
     params,
 };
 use schemars::JsonSchema;
@@ -48,7 +48,8 @@ pub struct Settle {
     /// The exit status of the process.
     #[serde(default)]
     pub exit: Option<String>,
-    /// The cost: any JSON.
+    /// The cost: any JSON. Of an object, `usd` (dollars, a decimal number), `tokens_in` and `tokens_out` (integers) count for the
+    /// spend limits; other keys are kept and not counted.
     #[serde(default)]
     pub cost: Option<serde_json::Value>,
 }
@@ -90,6 +91,7 @@ impl Op for Settle {
         check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
         check::span("delay_ms", self.delay_ms.unwrap_or(Millis(0)), Millis(0), TTL_MAX)?;
         check::optional_json("cost", self.cost.as_ref().map(ToString::to_string).as_deref(), TEXT_MAX)?;
+        Cost::of(self.cost.as_ref())?;
         // The row is locked, so that no other call renews the run meanwhile.
         let Some(row) = tx.opening.run.clone().filter(|run| run.is_alive(tx.now)) else {
             return self.reply_after_end(tx).await;
@@ -157,6 +159,9 @@ impl Settle {
             "update run set exit = ?2, cost = ?3, given = ?4, output = ?5 where key = ?1",
             params![row.key, self.exit.as_deref(), cost, given.text()?, output],
         ));
+        if let Some(stored) = Cost::of(self.cost.as_ref())?.store(row.key) {
+            batch.add(stored);
+        }
         let marked = ending::add_end(&mut batch, tx, std::slice::from_ref(row), reason, holds)?;
         let answers = tx.send(batch).await?;
         if marked.is_none_or(|marked| answers.affected(marked) == 0) {

@@ -18,7 +18,14 @@ use crate::{
     lease::{Hold, Under, hold::next_fence, run::Holder},
     limits::check,
     log::Event,
-    ops::claim,
+    ops::{
+        claim,
+        spend::{
+            boards,
+            rule::{Refusal, frees_first},
+            usage::{self, Closed, Usage},
+        },
+    },
     params,
     topic::Topic,
 };
@@ -27,6 +34,9 @@ use serde::{Deserialize, Serialize};
 
 /// Claim a task for a run: a named one, or the best that is ready. Ready order: the agent's own pending
 /// tasks first, then priority, then age. The reply carries everything a worker needs.
+///
+/// At a spend limit of the fleet, of the run's agent or of the board the claim is refused; without a board, tasks of boards at their
+/// limit are skipped. A claim by hand is checked, and does not itself count as a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -85,7 +95,16 @@ impl Op for Claim {
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
     const EXAMPLE: &'static str = r#"{"run":"r-1","board":"auth"}"#;
-    refuses![NoneReady, BoardFinished, AlreadyClaimed, NotReady, LeaseExpired, AlreadyFinished, Cancelled];
+    refuses![
+        NoneReady,
+        BoardFinished,
+        AlreadyClaimed,
+        NotReady,
+        LeaseExpired,
+        AlreadyFinished,
+        Cancelled,
+        BudgetRefused
+    ];
     type Reply = Claimed;
     erased!();
 
@@ -149,8 +168,10 @@ impl Wanted {
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
         let mut batch = Batch::new();
         let entered = batch.add(holder.enter(tx.now));
+        let is_limited = batch.add(usage::is_limited(holder.agent.as_deref()));
         let found = add_locked(&mut batch, id);
         let mut answers = tx.send(batch).await?;
+        let is_limited = !answers.take(is_limited).rows.is_empty();
         let run_key = holder.key(&answers.take(entered).rows)?;
         let found = answers.take(found).rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
@@ -176,6 +197,9 @@ impl Wanted {
             events.push(super::lapse::lapse(&mut free, tx.now));
         }
         let purpose = takeable(&free, holder.agent.as_deref())?;
+        if is_limited {
+            self.refuse_at_limit(tx, &holder, Some(&id.board)).await?;
+        }
         take(tx, vec![(found.was(), free, purpose)], &holder, run_key, self.max, events).await
     }
 
@@ -189,17 +213,28 @@ impl Wanted {
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
         let mut found = Vec::new();
         let mut run_key = None;
+        let mut closed = Closed::new();
         // Search the agent's own tasks first, and the pool only if there are none: locking a row of each
         // would hide one of them from other claims.
         let agent = holder.agent.clone();
         for mine in [agent.as_deref().map(Some), Some(None)].into_iter().flatten() {
             let mut batch = Batch::new();
-            let entered = run_key.is_none().then(|| batch.add(holder.enter(tx.now)));
+            let first = run_key.is_none().then(|| {
+                let is_limited = usage::is_limited(agent.as_deref());
+                (batch.add(holder.enter(tx.now)), batch.add(is_limited))
+            });
             let picked = batch.add(self.pick(mine, count));
             let mut answers = tx.send(batch).await?;
             found = answers.take(picked).rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
-            if let Some(entered) = entered {
+            if let Some((entered, is_limited)) = first {
                 run_key = Some(holder.key(&answers.take(entered).rows)?);
+                if !answers.take(is_limited).rows.is_empty() {
+                    closed = self.refuse_at_limit(tx, &holder, self.board.as_deref()).await?;
+                }
+            }
+            if !closed.is_empty() {
+                found = self.pick_open(tx, agent.as_deref(), count, &closed).await?;
+                break;
             }
             if !found.is_empty() {
                 break;
@@ -216,9 +251,66 @@ impl Wanted {
             _ => {
                 let wanted = ("task", &self.board, &self.tag, &agent);
                 tx.notes.subscriptions = vec![Subscription::new(wanted, topics(agent.as_deref()))];
+                if let Some(refusal) = self.held(tx, agent.as_deref(), &closed).await? {
+                    return Err(at_limit(tx, &refusal));
+                }
                 Err(self.nothing(tx).await?)
             }
         }
+    }
+
+    /// Refuses while the fleet, the run's agent or this board is at a spend limit. Returns the boards at a limit, if no board is named.
+    /// The limits are checked and not locked: work in flight, also of calls at the same moment, may exceed them.
+    async fn refuse_at_limit(&self, tx: &mut Tx<'_>, holder: &Holder, board: Option<&str>) -> Result<Closed> {
+        let usage = Usage::of(tx, holder.agent.as_deref()).await?;
+        let mut closed = usage.closed(tx.now);
+        let of_board = board.and_then(|board| closed.remove(board));
+        if let Some(refusal) = usage.refused(tx.now).or(of_board) {
+            // One subscription per run: a raised limit wakes every claim, and no other event helps.
+            tx.notes.subscriptions = vec![Subscription::new(("spend", &self.run), [])];
+            return Err(at_limit(tx, &refusal));
+        }
+        Ok(if board.is_some() { Closed::new() } else { closed })
+    }
+
+    /// The best ready tasks of boards that are not closed: the agent's own, else those of the board with the best task, and of
+    /// the next boards while there is room.
+    async fn pick_open(
+        &self,
+        tx: &mut Tx<'_>,
+        agent: Option<&str>,
+        count: i64,
+        closed: &Closed,
+    ) -> Result<Vec<Record>> {
+        let tag = self.tag.as_deref();
+        let mut found = match agent {
+            Some(agent) => tx.one(pick_own(agent, tag, count, closed, false)?).await?.rows,
+            None => Vec::new(),
+        };
+        if found.is_empty() {
+            for board in boards::open(tx, closed, tag).await? {
+                let left = count - found.len() as i64;
+                if left == 0 {
+                    break;
+                }
+                found.extend(tx.one(pick_pool(Some(&board), tag, left)).await?.rows);
+            }
+        }
+        found.into_iter().map(Record::read).collect()
+    }
+
+    /// The refusal, if spend limits hold back tasks that this claim could take.
+    async fn held(&self, tx: &mut Tx<'_>, agent: Option<&str>, closed: &Closed) -> Result<Option<Refusal>> {
+        if closed.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.tag.as_deref();
+        let mut held = boards::held(tx, closed, tag).await?;
+        if let Some(agent) = agent {
+            let own = tx.one(pick_own(agent, tag, 1, closed, true)?).await?.rows;
+            held.extend(own.iter().map(|row| row.get("board")).collect::<Result<Vec<String>>>()?);
+        }
+        Ok(frees_first(held.iter().filter_map(|board| closed.get(board)).cloned()))
     }
 
     /// Reads the first entries of an index that holds only ready tasks: from a million it costs the same as
@@ -229,40 +321,7 @@ impl Wanted {
     fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
         let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
         match (mine, board, tag) {
-            (None, None, None) => Stmt::read(
-                unheld!(
-                    "from task where task.ready = 1
-                     order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
-                ),
-                params![count],
-            ),
-            (None, Some(board), None) => Stmt::read(
-                unheld!(
-                    "from task where task.ready = 1 and task.board between ?2 and ?2
-                     order by task.board, task.priority desc, task.seq limit ?1
-                     /*pg for update of task skip locked*/"
-                ),
-                params![count, board],
-            ),
-            // The tag's own index has the same order. SQLite keeps the order of a cross join.
-            (None, None, Some(tag)) => Stmt::read(
-                unheld!(
-                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
-                     and task_tag.ready = 1 and task_tag.tag = ?2
-                     order by task_tag.priority desc, task_tag.task limit ?1
-                     /*pg for update of task skip locked*/"
-                ),
-                params![count, tag],
-            ),
-            (None, Some(board), Some(tag)) => Stmt::read(
-                unheld!(
-                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
-                     and task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board between ?3 and ?3
-                     order by task_tag.board, task_tag.priority desc, task_tag.task limit ?1
-                     /*pg for update of task skip locked*/"
-                ),
-                params![count, tag, board],
-            ),
+            (None, board, tag) => pick_pool(board, tag, count),
             (Some(agent), None, None) => Stmt::read(
                 unheld!(
                     "from task where task.ready = 2 and task.assignee = ?2
@@ -322,6 +381,67 @@ impl Wanted {
         };
         Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
     }
+}
+
+/// The best ready tasks of the pool.
+fn pick_pool(board: Option<&str>, tag: Option<&str>, count: i64) -> Stmt {
+    match (board, tag) {
+        (None, None) => Stmt::read(
+            unheld!(
+                "from task where task.ready = 1
+                 order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
+            ),
+            params![count],
+        ),
+        (Some(board), None) => Stmt::read(
+            unheld!(
+                "from task where task.ready = 1 and task.board between ?2 and ?2
+                 order by task.board, task.priority desc, task.seq limit ?1
+                 /*pg for update of task skip locked*/"
+            ),
+            params![count, board],
+        ),
+        // The tag's own index has the same order. SQLite keeps the order of a cross join.
+        (None, Some(tag)) => Stmt::read(
+            unheld!(
+                "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
+                 and task_tag.ready = 1 and task_tag.tag = ?2
+                 order by task_tag.priority desc, task_tag.task limit ?1
+                 /*pg for update of task skip locked*/"
+            ),
+            params![count, tag],
+        ),
+        (Some(board), Some(tag)) => Stmt::read(
+            unheld!(
+                "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
+                 and task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board between ?3 and ?3
+                 order by task_tag.board, task_tag.priority desc, task_tag.task limit ?1
+                 /*pg for update of task skip locked*/"
+            ),
+            params![count, tag, board],
+        ),
+    }
+}
+
+/// The best ready tasks that are assigned to this agent, on closed boards or on the others. They are few: boards and tags are
+/// checked one by one.
+fn pick_own(agent: &str, tag: Option<&str>, count: i64, closed: &Closed, on_closed: bool) -> Result<Stmt> {
+    Ok(Stmt::read(
+        unheld!(
+            "from task where task.ready = 2 and task.assignee = ?2
+             and (cast(?3 as text) is null
+               or exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?3))
+             and (task.board in (select value ->> 'board' from json_each(?4))) = (cast(?5 as bigint) = 1)
+             order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
+        ),
+        params![count, agent, tag, boards::names(closed)?, i64::from(on_closed)],
+    ))
+}
+
+/// A claim that waits sleeps until the limit frees, or until somebody raises it.
+fn at_limit(tx: &mut Tx<'_>, refusal: &Refusal) -> Error {
+    tx.notes.own_deadline = refusal.until;
+    refusal.error(tx.now)
 }
 
 /// The best ready tasks of a board that are assigned to this agent.

@@ -13,7 +13,8 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Claim up to a number of ready tasks at once. A task whose last claim lapsed is claimed alone.
+/// Claim up to a number of ready tasks at once. A task whose last claim lapsed is claimed alone. Spend limits refuse or skip tasks as
+/// in `task/claim`. While a board is at its limit, a claim without a board takes the tasks of the other boards board by board.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimMany {
@@ -51,7 +52,7 @@ impl Op for ClaimMany {
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
     const EXAMPLE: &'static str = r#"{"count":1,"run":"r-1"}"#;
-    refuses![NoneReady, BoardFinished, LeaseExpired];
+    refuses![NoneReady, BoardFinished, LeaseExpired, BudgetRefused];
     type Reply = ClaimedMany;
     erased!();
 
