@@ -4,7 +4,7 @@ use crate::{consumer::LIMIT, on_every_fleet};
 use fencepost::{
     Code, Fleet,
     agent::{self, Poll, Role, Trigger, Type},
-    channel, claim, inbox, run, task,
+    channel, claim, inbox, run, storm, task,
 };
 use fencepost_client::Connection;
 use fencepost_testing::world::code;
@@ -20,7 +20,7 @@ use std::{
 use tokio::sync::Barrier;
 
 /// Everything that a poll claims.
-pub const KINDS: [Type; 6] = Type::ORDER;
+pub const KINDS: [Type; 7] = Type::ORDER;
 
 /// The agent for triggers of this kind: each kind has its own.
 pub fn agent_of(kind: Type) -> String {
@@ -59,6 +59,30 @@ pub async fn seed(fleet: &Fleet, kind: Type, count: usize) {
             for posted in join_all((0..count).map(talk)).await {
                 posted.expect("posted");
             }
+        }
+        Type::UnreadWakeup => {
+            // As many as there are may run at once.
+            let most = [
+                storm::Setting::BreakerBacklogThreshold,
+                storm::Setting::MaxActiveGlobal,
+                storm::Setting::MaxActivePerAgent,
+            ];
+            let values = most.into_iter().map(|setting| (setting, Some(1000))).collect();
+            fleet.call(storm::Set { values, channel: None, source: None }).await.expect("set");
+            for i in 0..count {
+                let channel = format!("w{i}");
+                fleet
+                    .call(channel::Create { channel: channel.clone(), ..Default::default() })
+                    .await
+                    .expect("created");
+                let join = channel::Join { channel: channel.clone(), agent: agent.clone() };
+                fleet.call(join).await.expect("a member");
+                fleet
+                    .call(channel::Post { channel, body: "news".into(), ..Default::default() })
+                    .await
+                    .expect("posted");
+            }
+            while fleet.call(storm::Tick {}).await.expect("a tick").more {}
         }
         _ => {
             let to = (kind == Type::TaskAssigned).then(|| agent.clone());
@@ -102,6 +126,7 @@ async fn finish(fleet: &Fleet, board: &str, count: usize) {
 fn items(trigger: &Trigger) -> Vec<String> {
     match trigger.kind {
         Type::TasksFinished => trigger.tasks.iter().map(|task| task.id.clone()).collect(),
+        Type::UnreadWakeup => vec![trigger.claims[0].resource.clone()],
         _ => trigger.claims.iter().map(|claim| claim.resource.clone()).collect(),
     }
 }
@@ -180,7 +205,7 @@ on_every_fleet! {
             let both: Vec<_> = rest.iter().chain([&first]).flat_map(items).collect();
             assert_eq!(both.iter().collect::<BTreeSet<_>>().len(), both.len(), "{kind:?}: {both:?}");
         }
-        assert_eq!(setup.world.times("run.triggered").await, 6 + 4, "two kinds were given whole");
+        assert_eq!(setup.world.times("run.triggered").await, 7 + 5, "two kinds were given whole");
     }
 
     /// The lease of a killed run expires: its items go to one other run, and its own late calls are refused.
@@ -206,7 +231,13 @@ on_every_fleet! {
             late_answers(fleet, &dead).await;
             accept(fleet, &given[0]).await;
             let settled = fleet.call(run::Settle { run: given[0].run.clone(), ..Default::default() }).await.unwrap();
-            assert_eq!(settled.settled.len(), usize::from(kind != Type::TaskOffered), "{kind:?}");
+            let settles = match kind {
+                Type::TaskOffered => 0,
+                // The message, and the place in the channel.
+                Type::UnreadWakeup => 2,
+                _ => 1,
+            };
+            assert_eq!(settled.settled.len(), settles, "{kind:?}");
             late_answers(fleet, &dead).await;
             assert_eq!(code(fleet.call(poll(kind, name("dead"))).await), Code::LeaseExpired);
             setup.world.pass(60);
@@ -385,6 +416,14 @@ async fn late_answers(fleet: &Connection, dead: &Trigger) {
             calls.push(("mail/done", serde_json::json!({ "token": token })));
         }
         Type::TasksFinished => calls.push(("mail/done", serde_json::json!({ "token": token }))),
+        Type::UnreadWakeup => {
+            calls.push(("mail/done", serde_json::json!({ "token": token })));
+            let save = serde_json::json!({ "token": token, "ordinal": 1, "phase": storm::DELIVERED });
+            calls.push(("mail/checkpoint", save));
+            let (channel, place) = (&dead.channels[0].channel, &dead.claims[1].token);
+            let read = serde_json::json!({ "channel": channel, "agent": agent, "token": place });
+            calls.push(("channel/read", read));
+        }
         Type::UnreadMentions | Type::PoolTasksAvailable => {
             let read =
                 serde_json::json!({ "channel": dead.channels[0].channel, "agent": agent, "token": token });
