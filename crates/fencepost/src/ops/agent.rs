@@ -52,6 +52,8 @@ pub(crate) struct Record {
     pub strand: Millis,
     pub joined_at: Time,
     pub heard_until: Time,
+    /// The same for polls that accept wake-ups.
+    pub wakes_until: Time,
     pub left_at: Option<Time>,
     /// Its last trigger jumped the usual order because it had waited too long.
     pub jumped: bool,
@@ -62,7 +64,7 @@ pub(crate) struct Record {
 macro_rules! agents {
     ($rest:literal) => {
         concat!(
-            "select name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, left_at, jumped,
+            "select name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, wakes_until, left_at, jumped,
               paused_at, paused_until, paused_reason from agent ",
             $rest
         )
@@ -83,6 +85,7 @@ impl Record {
             strand: row.get("strand_ms")?,
             joined_at: row.get("joined_at")?,
             heard_until: row.get("heard_until")?,
+            wakes_until: row.get("wakes_until")?,
             left_at: row.get("left_at")?,
             jumped: row.get("jumped")?,
             pause: match row.get("paused_at")? {
@@ -99,10 +102,22 @@ impl Record {
     pub fn paused(&self, now: Time) -> Option<&PauseState> {
         self.pause.as_ref().filter(|pause| !pause.is_over(now))
     }
-    /// The time at which a poll must extend `heard_until`: after a quarter of [`PRESENCE`].
-    pub fn presence_due_at(&self) -> Time {
-        Time(self.heard_until.0 - PRESENCE.0 * 3 / 4)
+    /// The time at which a poll must extend the agent's presence: after a quarter of [`PRESENCE`].
+    pub fn presence_due_at(&self, poll: Heard) -> Time {
+        let until = match poll {
+            Heard::Polling => self.heard_until,
+            Heard::TakingWakeups => self.heard_until.min(self.wakes_until),
+        };
+        Time(until.0 - PRESENCE.0 * 3 / 4)
     }
+}
+
+/// What a poll tells about its agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Polling,
+    /// It also accepts wake-ups.
+    TakingWakeups,
 }
 
 pub(crate) fn by_name(name: &str) -> Stmt {
@@ -115,11 +130,13 @@ pub(crate) fn not_found(name: &str) -> Error {
 }
 
 /// Extends the agent's presence, and with it the time at which its tasks go back to the pool.
-fn extend_presence(agent: &Record, now: Time) -> Stmt {
+fn extend_presence(agent: &Record, poll: Heard, now: Time) -> Stmt {
     let until = now.plus(PRESENCE);
+    let wakes_until = if poll == Heard::TakingWakeups { until } else { agent.wakes_until };
     Stmt::write(
-        "update agent set heard_until = ?2, strands_at = ?3 where name = ?1 and heard_until < ?2",
-        params![&agent.name, until, until.plus(agent.strand)],
+        "update agent set heard_until = ?2, strands_at = ?3, wakes_until = ?4
+         where name = ?1 and (heard_until < ?2 or wakes_until < ?4)",
+        params![&agent.name, until, until.plus(agent.strand), wakes_until],
     )
 }
 

@@ -51,9 +51,11 @@ alter table reader add column wake_why text;
 alter table reader add column suppressed integer not null default 0;
 create index reader_wake on reader(wake_at) where wake_at is not null;
 
--- `asleep`: the agent was offline when the scheduler looked at a pair of it.
+-- `wakes_until`: as `heard_until`, by polls that accept wake-ups. `asleep`: the agent did not, when the scheduler looked at a pair
+-- of it.
+alter table agent add column wakes_until integer not null default 0;
 alter table agent add column asleep integer not null default 0;
-create index agent_asleep on agent(heard_until) where asleep = 1;
+create index agent_asleep on agent(wakes_until) where asleep = 1;
 
 -- One row per scheduled wake-up, with its message in the mailbox `wakeups/AGENT`. `n` is the last post, so one post is not
 -- scheduled twice. The budgets count these rows.

@@ -35,7 +35,7 @@ const DRIFT_MAX: Millis = Millis::seconds(1);
 
 /// Moves the deadlines that were set after the jump, apart from those of claims. The jump is the first gap that ends
 /// after the right time.
-const DEADLINES: [&str; 9] = [
+const DEADLINES: [&str; 10] = [
     "update task set delayed_until = delayed_until - ?1
      where delayed_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update message set delayed_until = delayed_until - ?1
@@ -46,6 +46,8 @@ const DEADLINES: [&str; 9] = [
      where paused_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update agent set strands_at = strands_at - ?1
      where strands_at >= coalesce((select min(at) from gap where at > ?2), ?2)",
+    "update agent set wakes_until = wakes_until - ?1
+     where wakes_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update reader set wake_at = wake_at - ?1
      where wake_at >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update storm set open_until = open_until - ?1

@@ -61,15 +61,16 @@ impl Op for Join {
             ..Event::new("agent.joined", format!("agent/{}", self.agent))
         };
         let join = Stmt::write(
-                "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, strands_at, asleep)
+                "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, strands_at, wakes_until, asleep)
                  values (?1, coalesce(?2, 'worker'), ?3, nullif(cast(?4 as bigint), 0),
                    coalesce(cast(?5 as bigint), cast(?8 as bigint)), ?6, cast(?7 as bigint),
-                   cast(?7 as bigint) + coalesce(cast(?5 as bigint), cast(?8 as bigint)), 1)
+                   cast(?7 as bigint) + coalesce(cast(?5 as bigint), cast(?8 as bigint)), cast(?7 as bigint), 1)
                  on conflict (name) do update set role = coalesce(?2, agent.role),
                    capabilities = coalesce(?3, agent.capabilities),
                    max_concurrent = nullif(coalesce(cast(?4 as bigint), agent.max_concurrent), 0),
                    strand_ms = coalesce(cast(?5 as bigint), agent.strand_ms), heard_until = cast(?7 as bigint),
-                   strands_at = cast(?7 as bigint) + coalesce(cast(?5 as bigint), agent.strand_ms), left_at = null, asleep = 1",
+                   strands_at = cast(?7 as bigint) + coalesce(cast(?5 as bigint), agent.strand_ms), left_at = null,
+                   wakes_until = cast(?7 as bigint), asleep = 1",
                 params![
                     &self.agent,
                     self.role.map(Role::as_str),

@@ -41,7 +41,7 @@ impl Op for Leave {
             ..Event::new("agent.left", format!("agent/{}", self.agent))
         };
         let leave = Stmt::write(
-            "update agent set left_at = ?2, heard_until = ?2, strands_at = ?2 where name = ?1 and left_at is null",
+            "update agent set left_at = ?2, heard_until = ?2, wakes_until = ?2, strands_at = ?2 where name = ?1 and left_at is null",
             params![&self.agent, tx.now],
         );
         if tx.one(leave).await?.affected == 1 {

@@ -1,5 +1,5 @@
 use super::{
-    Record, Role, by_name, extend_presence,
+    Heard, Record, Role, by_name, extend_presence,
     given::Given,
     not_found,
     pool::Pool,
@@ -130,6 +130,10 @@ impl Op for Poll {
         }
         let (reads, first) = self.opening();
         // The agent is online even if its poll is refused, because it is paused.
+        let presence = match self.heard() {
+            Heard::Polling => presence_of_poll,
+            Heard::TakingWakeups => presence_of_wakeups,
+        };
         prelude.reading(reads.into_statements()).keeping(first.agent, presence)
     }
 
@@ -153,7 +157,7 @@ impl Op for Poll {
         let mut batch = Batch::new();
         let first = FirstReads::add(&mut batch, self);
         let FirstRows { agent, found, run, is_limited } = first.take(&mut tx.send(batch).await?, self)?;
-        if due.is_due(tx.now) || agent.presence_due_at() <= tx.now || run.is_some() {
+        if due.is_due(tx.now) || agent.presence_due_at(self.heard()) <= tx.now || run.is_some() {
             return Ok(None);
         }
         tx.notes.try_again_at = due.at;
@@ -196,12 +200,20 @@ async fn count_suppressed(tx: &mut Tx<'_>, suppressed: i64) -> Result<()> {
         .map(drop)
 }
 
+fn presence_of_poll(row: &Row, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
+    presence(row, Heard::Polling, caller, now)
+}
+
+fn presence_of_wakeups(row: &Row, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
+    presence(row, Heard::TakingWakeups, caller, now)
+}
+
 /// Extends the presence of an agent's row, if that is due and the caller acts for the agent.
-fn presence(row: &Row, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
+fn presence(row: &Row, poll: Heard, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
     let agent = Record::read(row)?;
     let is_own = caller.acting_as("agent", Some(&agent.name)).is_ok();
-    let is_due = agent.left_at.is_none() && agent.presence_due_at() <= now;
-    Ok((is_own && is_due).then(|| extend_presence(&agent, now)))
+    let is_due = agent.left_at.is_none() && agent.presence_due_at(poll) <= now;
+    Ok((is_own && is_due).then(|| extend_presence(&agent, poll, now)))
 }
 
 /// Slots of a poll's first reads.
@@ -382,6 +394,10 @@ impl Poll {
         Pool { places, tag: self.tag.clone() }
     }
 
+    fn heard(&self) -> Heard {
+        if self.accepts(Type::UnreadWakeup) { Heard::TakingWakeups } else { Heard::Polling }
+    }
+
     fn accepts(&self, kind: Type) -> bool {
         let is = |wanted: &Type| {
             *wanted == kind || (*wanted == Type::PoolTasksAvailable && kind == Type::PoolTask)
@@ -427,7 +443,7 @@ impl Poll {
         // waiters of the old one are woken, too.
         let abilities = (agent.role, &agent.capabilities, agent.max_concurrent);
         tx.notes.subscriptions = vec![Subscription::new(("poll", &self.agent, &self.accept, abilities), own)];
-        tx.notes.own_deadline = Some(agent.presence_due_at());
+        tx.notes.own_deadline = Some(agent.presence_due_at(self.heard()));
         match agent.role {
             Role::Lead if self.accepts(Type::TasksFinished) => tx
                 .notes
@@ -454,7 +470,7 @@ impl Poll {
         let Some(pause) = agent.paused(tx.now) else { return Ok(()) };
         // One subscription per run, so that every poll is woken: they may accept different work.
         tx.notes.subscriptions = vec![Subscription::new(("paused", &self.run), [Topic::agent(&self.agent)])];
-        let presence = agent.presence_due_at();
+        let presence = agent.presence_due_at(self.heard());
         tx.notes.own_deadline = Some(pause.until.map_or(presence, |until| until.min(presence)));
         Err(pause.refusal(&agent.name, tx.now))
     }
@@ -478,7 +494,7 @@ impl Poll {
 
     /// A poll that waits sleeps until the limit frees, or until somebody raises it.
     fn at_limit(&self, tx: &mut Tx<'_>, agent: &Record, refusal: &Refusal) -> Error {
-        let presence = agent.presence_due_at();
+        let presence = agent.presence_due_at(self.heard());
         tx.notes.own_deadline = Some(refusal.until.map_or(presence, |until| until.min(presence)));
         refusal.error(tx.now)
     }
@@ -501,7 +517,7 @@ impl Poll {
         let topics = [Topic::agent(&self.agent), Topic::ended(agents), Topic::dead(agents)];
         // One subscription per run, so that a free place wakes every waiting poll: they may accept different work.
         tx.notes.subscriptions = vec![Subscription::new(("full", &self.run), topics)];
-        tx.notes.own_deadline = Some(agent.presence_due_at());
+        tx.notes.own_deadline = Some(agent.presence_due_at(self.heard()));
         let runs = runs.iter().map(|row| row.get("name")).collect::<Result<Vec<String>>>()?.join(", ");
         let held_back = format!(
             "agent `{}` has {busy} triggers and its limit is {max}: {runs}; fence settle ends one",

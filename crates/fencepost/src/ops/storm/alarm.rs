@@ -77,7 +77,7 @@ pub(super) async fn current(tx: &mut Tx<'_>) -> Result<Option<String>> {
                 ready!(
                     "'message/' || id",
                     "created_at",
-                    "message where ready = 1 and mailbox = 'wakeups/' || agent.name order by priority desc, id"
+                    "message where ready = 1 and mailbox = 'wakeups/' || agent.name and agent.wakes_until > ?1 order by priority desc, id"
                 ),
                 ", ",
                 ready!(

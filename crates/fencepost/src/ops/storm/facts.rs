@@ -103,7 +103,8 @@ impl Facts {
         let mut batch = Batch::new();
         let agents = batch.add(Stmt::read(
             concat!(
-                "select distinct agent.name from json_each(?1) as item cross join agent where agent.name = item.value ->> 'agent' and ",
+                "select distinct agent.name, case when agent.wakes_until > ?2 then 1 else 0 end as accepts
+                 from json_each(?1) as item cross join agent where agent.name = item.value ->> 'agent' and ",
                 online!("?2")
             ),
             params![rows.clone(), tx.now],
@@ -134,11 +135,13 @@ impl Facts {
         ));
         let mut answers = tx.send(batch).await?;
         let online = answers.take(agents).rows;
-        let online = online.iter().map(|row| row.get("name")).collect::<Result<BTreeSet<String>>>()?;
+        let online = online.iter().map(|row| Ok((row.get("name")?, row.get::<i64>("accepts")? == 1)));
+        let online = online.collect::<Result<HashMap<String, bool>>>()?;
         let mut facts = Facts::default();
         for reader in readers {
             let pair =
-                Pair { online: online.contains(&reader.agent), busy: reader.has_mentions, ..Pair::default() };
+                Pair { online: online.contains_key(&reader.agent),
+                accepts: online.get(&reader.agent).is_some_and(|accepts| *accepts), busy: reader.has_mentions, ..Pair::default() };
             facts.pairs.insert(reader.pair(), pair);
         }
         let of = |row: &Row| Ok::<_, Error>((row.get::<String>("agent")?, row.get::<String>("channel")?));
@@ -218,18 +221,19 @@ pub(crate) async fn fanouts(
     fanouts.collect()
 }
 
-/// Reads the number of pending and running wake-ups of agents that are online, as `n`. Each part reads one partial index.
+/// Reads the number of wake-ups that run, or are pending for agents whose polls accept them, as `n`. Agents that are offline do not
+/// count. Each part reads one partial index.
 pub(super) fn backlog(now: Time) -> Stmt {
     Stmt::read(
         concat!(
             "select count(*) as n from (
-               select mailbox from message where ready = 1 and mailbox >= 'wakeups/' and mailbox < 'wakeups0'
+               select mailbox, 0 as running from message where ready = 1 and mailbox >= 'wakeups/' and mailbox < 'wakeups0'
                union all
-               select mailbox from message where run is not null and mailbox >= 'wakeups/' and mailbox < 'wakeups0'
+               select mailbox, 1 as running from message where run is not null and mailbox >= 'wakeups/' and mailbox < 'wakeups0'
                union all
-               select mailbox from message where ready = 0 and run is null and finished_at is null
+               select mailbox, 0 as running from message where ready = 0 and run is null and finished_at is null
                and mailbox >= 'wakeups/' and mailbox < 'wakeups0') as job
-             join agent on agent.name = substr(job.mailbox, 9) where ",
+             join agent on agent.name = substr(job.mailbox, 9) where (running = 1 or agent.wakes_until > ?1) and ",
             online!("?1")
         ),
         params![now],

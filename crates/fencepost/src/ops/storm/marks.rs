@@ -17,7 +17,7 @@ const AGENTS: i64 = 64;
 
 /// Looks again at the pairs of agents that were offline and are back. Returns whether there are more such agents.
 pub(super) async fn rearm(tx: &mut Tx<'_>) -> Result<bool> {
-    let sql = "select name from agent where asleep = 1 and heard_until > ?1 order by heard_until limit ?2
+    let sql = "select name from agent where asleep = 1 and wakes_until > ?1 order by wakes_until limit ?2
                /*pg for update skip locked*/";
     let rows = tx.query(sql, params![tx.now, AGENTS]).await?;
     if rows.is_empty() {
@@ -143,7 +143,7 @@ pub(super) async fn park(
     tx: &mut Tx<'_>,
     looked: &[(&Reader, Option<Why>, Option<Time>)],
 ) -> Result<BTreeSet<String>> {
-    let offline = looked.iter().filter(|(_, why, _)| *why == Some(Why::Offline));
+    let offline = looked.iter().filter(|(_, why, _)| matches!(why, Some(Why::Offline | Why::NotAccepted)));
     let names: BTreeSet<&str> = offline.map(|(reader, ..)| reader.agent.as_str()).collect();
     if names.is_empty() {
         return Ok(BTreeSet::new());

@@ -13,6 +13,8 @@ pub enum Why {
     Disabled,
     /// The agent is offline, has left, or never joined.
     Offline,
+    /// No poll of the agent accepts wake-ups.
+    NotAccepted,
     /// It had as many wake-ups in this window as it may have.
     Budget,
     /// Its last wake-up was too short a time ago.
@@ -28,9 +30,10 @@ pub enum Why {
 }
 
 impl Why {
-    pub const ALL: [Why; 8] = [
+    pub const ALL: [Why; 9] = [
         Why::Disabled,
         Why::Offline,
+        Why::NotAccepted,
         Why::Budget,
         Why::Interval,
         Why::Breaker,
@@ -43,6 +46,7 @@ impl Why {
         match self {
             Why::Disabled => "disabled",
             Why::Offline => "offline",
+            Why::NotAccepted => "not_accepted",
             Why::Budget => "budget",
             Why::Interval => "interval",
             Why::Breaker => "breaker",
@@ -62,7 +66,7 @@ impl Why {
             Why::Budget | Why::Interval => Some("suppressed_budget"),
             Why::Breaker => Some("suppressed_breaker"),
             Why::Depth | Why::Fanout => Some("suppressed_cause"),
-            Why::Disabled | Why::Offline | Why::Busy => None,
+            Why::Disabled | Why::Offline | Why::NotAccepted | Why::Busy => None,
         }
     }
 }
@@ -88,6 +92,8 @@ pub(crate) struct Fanout {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pair {
     pub online: bool,
+    /// Its polls accept wake-ups.
+    pub accepts: bool,
     /// See [`Why::Busy`].
     pub busy: bool,
     /// Times of its wake-ups, newest first. Those that no longer count may be missing.
@@ -126,6 +132,9 @@ pub(crate) fn decide(pair: &Pair, limits: &Limits, fanout: impl Fn(&str) -> Fano
     }
     if !pair.online {
         return suppress(Why::Offline, None);
+    }
+    if !pair.accepts {
+        return suppress(Why::NotAccepted, None);
     }
     let cause = match cause(&pair.wakers, limits, fanout) {
         Ok(cause) => cause,
@@ -265,7 +274,7 @@ mod tests {
     #[test]
     fn every_decision() {
         let now = Time(1_000_000);
-        let pair = Pair { online: true, wakers: vec![waker(7, "post/c/1", 2)], ..Pair::default() };
+        let pair = Pair { online: true, accepts: true, wakers: vec![waker(7, "post/c/1", 2)], ..Pair::default() };
         let decided = |pair: &Pair, limits: &Limits| decide(pair, limits, none, now);
         let why = |pair: Pair, limits: Limits| match decided(&pair, &limits) {
             Decision::Suppress { why, .. } => why.as_str(),
@@ -278,7 +287,8 @@ mod tests {
         assert_eq!(why(Pair { woken_for: 6, ..pair.clone() }, limits()), "wake");
         assert_eq!(why(Pair { busy: true, woken_for: 7, ..pair.clone() }, limits()), "busy");
         assert_eq!(why(pair.clone(), Limits { enabled: false, ..limits() }), "disabled");
-        assert_eq!(why(Pair { online: false, ..pair.clone() }, limits()), "offline");
+        assert_eq!(why(Pair { online: false, accepts: false, ..pair.clone() }, limits()), "offline");
+        assert_eq!(why(Pair { accepts: false, ..pair.clone() }, limits()), "not_accepted");
         assert_eq!(why(pair.clone(), Limits { max_depth: 3, ..limits() }), "wake");
         assert_eq!(why(pair.clone(), Limits { max_depth: 2, ..limits() }), "depth");
         assert_eq!(why(Pair { woken: vec![Time(now.0 - 1)], ..pair }, limits()), "interval");
@@ -292,7 +302,7 @@ mod tests {
         assert_eq!(cause(&wakers[1..2], &limits(), fanout), Err((Why::Fanout, Some(Time(300_005)))));
         assert_eq!(cause(&wakers[3..], &limits(), fanout), Err((Why::Depth, None)));
         // The wake-up brings all posts, also those that could not cause it.
-        let pair = Pair { online: true, wakers: wakers.to_vec(), ..Pair::default() };
+        let pair = Pair { online: true, accepts: true, wakers: wakers.to_vec(), ..Pair::default() };
         let Decision::Wake(woken) = decide(&pair, &limits(), fanout, Time(0)) else { panic!("not woken") };
         assert_eq!((woken.n, woken.cause.as_str(), woken.depth), (4, "post/c/1", 3));
     }

@@ -186,6 +186,9 @@ impl Explained {
                         "wake-ups are switched off; fence storm set enabled=on switches them on"
                     }
                     Reason::Offline => "the agent is offline: it is woken when it polls again",
+                    Reason::NotAccepted => {
+                        "no poll of the agent accepts wake-ups: fence work does, and fence poll --accept unread_wakeup"
+                    }
                     Reason::Budget => "it had all its wake-ups of this window",
                     Reason::Interval => "its last wake-up was too short a time ago",
                     Reason::Breaker => "the breaker is open",
