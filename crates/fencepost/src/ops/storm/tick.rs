@@ -1,6 +1,6 @@
 use super::{
     alarm, breaker,
-    facts::{Facts, Reader, backlog, readers},
+    facts::{Facts, Reader, backlog, nested_loops, readers},
     rule::{Breaker, Decision, Waker, Why, decide},
     settings::{Setting, Settings},
     state, wakeups,
@@ -72,6 +72,7 @@ impl Op for Tick {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Ticked> {
         let mut batch = Batch::new();
         batch.add(Stmt::read("select set_config('lock_timeout', '1s', true)", params![]).only_on_postgres());
+        batch.add(nested_loops());
         let locked = batch.add(Stmt::read(
             "select opened_at, open_until, alarm, alarm_at from storm /*pg for update skip locked*/",
             params![],
@@ -121,20 +122,17 @@ async fn rearm(tx: &mut Tx<'_>) -> Result<bool> {
     if rows.is_empty() {
         return Ok(false);
     }
-    let names = rows.iter().map(|row| Ok(json!({ "name": row.get::<String>("name")? })));
-    let names = set(names.collect::<Result<Vec<_>>>()?)?;
-    tx.send(Batch::from([
-        Stmt::write(
-            "update agent set asleep = 0 where name in (select value ->> 'name' from json_each(?1))",
-            params![names.clone()],
-        ),
-        Stmt::write(
-            "update reader set wake_at = ?2 where agent in (select value ->> 'name' from json_each(?1))
-             and member = 1 and wake_n > read_n and wake_at is null",
-            params![names, tx.now],
-        ),
-    ]))
-    .await?;
+    // A statement per agent, for the same reason as in `mark`.
+    let mut batch = Batch::new();
+    for row in &rows {
+        let name: String = row.get("name")?;
+        batch.add(Stmt::write("update agent set asleep = 0 where name = ?1", params![&name]));
+        batch.add(Stmt::write(
+            "update reader set wake_at = ?2 where agent = ?1 and member = 1 and wake_n > read_n and wake_at is null",
+            params![&name, tx.now],
+        ));
+    }
+    tx.send(batch).await?;
     Ok(rows.len() as i64 == AGENTS)
 }
 
@@ -151,31 +149,23 @@ async fn mark(tx: &mut Tx<'_>) -> Result<bool> {
     if rows.is_empty() {
         return Ok(false);
     }
-    let channels = rows.iter().map(|row| {
-        let (after, to): (i64, i64) = (row.get("marked_n")?, row.get("last_n")?);
-        Ok(json!({ "channel": row.get::<String>("name")?, "after": after, "to": to }))
-    });
-    let channels = set(channels.collect::<Result<Vec<_>>>()?)?;
-    tx.send(Batch::from([
-        Stmt::write(
-            "update reader set wake_at = coalesce(wake_at, ?2), wake_n = (
-               select max(post.n) from post where post.channel = reader.channel
-               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
+    // A statement per channel: with a set of them, PostgreSQL without statistics reads the members of every channel.
+    let mut batch = Batch::new();
+    for row in &rows {
+        let (channel, after, to): (String, i64, i64) =
+            (row.get("name")?, row.get("marked_n")?, row.get("last_n")?);
+        batch.add(Stmt::write(
+            "update reader set wake_at = coalesce(wake_at, ?4), wake_n = (
+               select max(post.n) from post where post.channel = ?1 and post.n > ?2 and post.n <= ?3
                and post.quiet = 0 and coalesce(post.author, '') <> reader.agent)
-             from json_each(?1) as item
-             where reader.channel = item.value ->> 'channel' and reader.member = 1 and exists (
-               select 1 from post where post.channel = reader.channel and post.n > reader.read_n
-               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
-               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent)",
-            params![channels.clone(), tx.now],
-        ),
-        Stmt::write(
-            "update channel set marked_n = cast(item.value ->> 'to' as bigint) from json_each(?1) as item
-             where channel.name = item.value ->> 'channel'",
-            params![channels],
-        ),
-    ]))
-    .await?;
+             where reader.channel = ?1 and reader.member = 1 and 1 = (
+               select 1 from post where post.channel = ?1 and post.n > reader.read_n and post.n > ?2 and post.n <= ?3
+               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent limit 1)",
+            params![&channel, after, to, tx.now],
+        ));
+        batch.add(Stmt::write("update channel set marked_n = ?2 where name = ?1", params![&channel, to]));
+    }
+    tx.send(batch).await?;
     Ok(rows.len() as i64 == CHANNELS)
 }
 
