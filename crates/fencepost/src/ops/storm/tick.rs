@@ -141,7 +141,8 @@ async fn rearm(tx: &mut Tx<'_>) -> Result<bool> {
 async fn mark(tx: &mut Tx<'_>) -> Result<bool> {
     let rows = tx
         .query(
-            "select name, marked_n, next_n - 1 as last_n from channel where next_n - 1 > marked_n order by name limit ?1
+            "select name, marked_n, next_n - 1 as last_n from channel
+             where marked_n >= 0 and next_n - 1 > marked_n order by marked_n, name limit ?1
              /*pg for update skip locked*/",
             params![CHANNELS],
         )
