@@ -10,47 +10,57 @@ const MEMBERS: i64 = 5;
 const UNREAD: i64 = 20;
 const ROUNDS: usize = 30;
 
-/// The numbers from 0, as a table.
-fn series(count: i64) -> String {
-    format!(
-        "(with recursive c(i) as (select 0 union all select i + 1 from c where i < {count} - 1) select i from c) as c"
-    )
+/// SQL: the numbers from 0 to below `?1`, as `i`.
+macro_rules! for_each {
+    ($select:literal) => {
+        concat!(
+            "with recursive c(i) as (select cast(0 as bigint) union all select i + 1 from c where i < cast(?1 as bigint) - 1) ",
+            $select,
+            " from c"
+        )
+    };
 }
 
 /// Channels in which everybody has read everything.
-pub async fn seed(fleet: &Fleet, channels: i64) -> Result<()> {
-    let agents = channels.min(1000).max(MEMBERS);
-    let (members, far) = (channels * MEMBERS, 9_000_000_000_000_i64);
-    let statements = [
-        format!(
-            "insert into agent(name, role, strand_ms, joined_at, heard_until, strands_at)
-             select 'agent-' || i, 'worker', 1800000, 1, {far}, {far} from {}",
-            series(agents)
-        ),
-        format!(
-            "insert into channel(name, next_n, created_at, marked_n) select 'channel-' || i, 2, 1, 1 from {}",
-            series(channels)
-        ),
-        format!(
-            "insert into post(channel, n, body, at) select 'channel-' || i, 1, 'hello', 1 from {}",
-            series(channels)
-        ),
-        format!(
-            "insert into reader(agent, channel, member, read_n, wake_n, updated_at)
-             select 'agent-' || (i % {agents}), 'channel-' || (i / {MEMBERS}), 1, 1, 1, 1 from {}",
-            series(members)
-        ),
-    ];
-    let fill = |sql: String| {
-        fleet.transaction(move |tx| {
-            let sql = sql.clone();
-            Box::pin(async move { tx.execute(&sql, params![]).await })
+async fn seed(fleet: &Fleet, channels: i64) -> Result<()> {
+    let agents = channels.clamp(UNREAD * MEMBERS, 1000);
+    let fill = fleet.transaction(move |tx| {
+        Box::pin(async move {
+            tx.execute(
+                concat!(
+                    "insert into agent(name, role, strand_ms, joined_at, heard_until, strands_at) ",
+                    for_each!("select 'agent-' || i, 'worker', 1800000, 1, 9000000000000, 9000000000000")
+                ),
+                params![agents],
+            )
+            .await?;
+            for sql in [
+                concat!(
+                    "insert into channel(name, next_n, created_at, marked_n) ",
+                    for_each!("select 'channel-' || i, 2, 1, 1")
+                ),
+                concat!(
+                    "insert into post(channel, n, body, at) ",
+                    for_each!("select 'channel-' || i, 1, 'hello', 1")
+                ),
+            ] {
+                tx.execute(sql, params![channels]).await?;
+            }
+            tx.execute(
+                concat!(
+                    "insert into reader(agent, channel, member, read_n, wake_n, updated_at) ",
+                    for_each!("select 'agent-' || (i % cast(?2 as bigint)), 'channel-' || (i / cast(?3 as bigint)), 1, 1, 1, 1")
+                ),
+                params![channels * MEMBERS, agents, MEMBERS],
+            )
+            .await?;
+            for sql in ["analyze agent", "analyze channel", "analyze post", "analyze reader"] {
+                tx.execute(sql, params![]).await?;
+            }
+            Ok(())
         })
-    };
-    for sql in statements {
-        fill(sql).await?;
-    }
-    fill("analyze".into()).await?;
+    });
+    fill.await?;
     // Every wake-up is allowed, in each round again.
     let values = [
         (storm::Setting::MaxTriggersPerWindow, 100_000),
@@ -67,10 +77,11 @@ async fn reset(fleet: &Fleet) -> Result<()> {
     let reset = fleet.transaction(|tx| {
         Box::pin(async move {
             for sql in [
+                // By an index: reading all readers would push the pages of the tick out of SQLite's cache.
+                "update reader set read_n = wake_n, wake_at = null where member = 1 and channel in (select channel from wakeup)",
                 "delete from message_doc where message in (select message from wakeup)",
                 "delete from message where id in (select message from wakeup)",
                 "delete from wakeup",
-                "update reader set read_n = wake_n, wake_at = null where wake_n > read_n",
             ] {
                 tx.execute(sql, params![]).await?;
             }

@@ -40,7 +40,8 @@ alter table post add column quiet integer not null default 0;
 -- `marked_n`: posts up to this number are marked as unread with the members (`reader.wake_n`).
 alter table channel add column marked_n integer not null default 0;
 update channel set marked_n = next_n - 1;
-create index channel_unmarked on channel(name) where next_n - 1 > marked_n;
+-- Statements name `marked_n >= 0` first, because SQLite else reads all channels in the order of their names.
+create index channel_unmarked on channel(marked_n, name) where next_n - 1 > marked_n;
 
 -- `wake_n`: the last post of others that may wake the member. `wake_at`: when the scheduler looks at the pair again; null if a
 -- post or the agent's return has to come first. `wake_why`: the reason why its last look scheduled nothing, and `suppressed` the
@@ -49,7 +50,7 @@ alter table reader add column wake_n integer not null default 0;
 alter table reader add column wake_at integer;
 alter table reader add column wake_why text;
 alter table reader add column suppressed integer not null default 0;
-create index reader_wake on reader(wake_at) where wake_at is not null;
+create index reader_wake on reader(wake_at, agent, channel) where wake_at is not null;
 
 -- `wakes_until`: as `heard_until`, by polls that accept wake-ups. `asleep`: the agent did not, when the scheduler looked at a pair
 -- of it.

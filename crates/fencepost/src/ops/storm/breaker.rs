@@ -79,7 +79,8 @@ impl Op for Breaker {
         }
         if before.is_open() && !after.is_open() {
             // Pairs that only the breaker held back are looked at again at once.
-            let again = "update reader set wake_at = ?1 where wake_why = 'breaker' and member = 1 and wake_n > read_n
+            let again =
+                "update reader set wake_at = ?1 where wake_why = 'breaker' and member = 1 and wake_n > read_n
                          and (wake_at is null or wake_at > ?1)";
             tx.one(Stmt::write(again, params![tx.now])).await?;
         }

@@ -9,68 +9,67 @@ use crate::{
     params,
 };
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Limits of one tick: channels with new posts, and agents that came back.
 const CHANNELS: i64 = 64;
 const AGENTS: i64 = 64;
 
+/// The pairs of agent `?1` that wait for its return. `$lock` is empty, or locks the rows.
+macro_rules! parked {
+    ($lock:literal) => {
+        concat!(
+            "select channel from reader where agent = ?1 and member = 1 and wake_n > read_n and wake_at is null",
+            $lock
+        )
+    };
+}
 /// Looks again at the pairs of agents that were offline and are back. Returns whether there are more such agents.
 pub(super) async fn rearm(tx: &mut Tx<'_>) -> Result<bool> {
     let sql = "select name from agent where asleep = 1 and wakes_until > ?1 order by wakes_until limit ?2
                /*pg for update skip locked*/";
     let rows = tx.query(sql, params![tx.now, AGENTS]).await?;
-    if rows.is_empty() {
-        return Ok(false);
-    }
-    let names = rows.iter().map(|row| Ok(json!({ "name": row.get::<String>("name")? })));
-    let names = set(names.collect::<Result<Vec<_>>>()?)?;
+    let names = rows.iter().map(|row| row.get("name")).collect::<Result<Vec<String>>>()?;
+    // Statements per agent, for the same reason as in `mark`.
     let mut batch = Batch::new();
-    let wanted = batch.add(Stmt::read(PARKED, params![names.clone()]));
-    let locked = batch.add(Stmt::read(LOCK_PARKED, params![names.clone()]));
+    let slots: Vec<_> = names
+        .iter()
+        .map(|name| (batch.add(Stmt::read(parked!(""), params![name])), batch.add(lock_parked(name))))
+        .collect();
     let mut answers = tx.send(batch).await?;
-    let (wanted, locked) = (answers.take(wanted).rows, answers.take(locked).rows);
-    let pairs = locked.iter().map(|row| {
-        Ok(json!({ "agent": row.get::<String>("agent")?, "channel": row.get::<String>("channel")? }))
-    });
-    let mut batch = Batch::new();
-    batch.add(Stmt::write(
-        "update reader set wake_at = ?2 from json_each(?1) as item
-         where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'",
-        params![set(pairs.collect::<Result<Vec<_>>>()?)?, tx.now],
-    ));
-    // Rows that another call has locked are left to the next tick.
-    if locked.len() == wanted.len() {
-        batch.add(Stmt::write(
-            "update agent set asleep = 0 where name in (select value ->> 'name' from json_each(?1))",
-            params![names],
-        ));
+    let (mut batch, mut is_whole) = (Batch::new(), true);
+    for (name, (wanted, locked)) in names.iter().zip(slots) {
+        let (wanted, locked) = (answers.take(wanted).rows, answers.take(locked).rows);
+        for row in &locked {
+            let channel: String = row.get("channel")?;
+            let sql = "update reader set wake_at = ?3 where agent = ?1 and channel = ?2";
+            batch.add(Stmt::write(sql, params![name, channel, tx.now]));
+        }
+        if locked.len() == wanted.len() {
+            batch.add(Stmt::write("update agent set asleep = 0 where name = ?1", params![name]));
+        } else {
+            is_whole = false;
+        }
     }
     tx.send(batch).await?;
-    Ok(rows.len() as i64 == AGENTS && locked.len() == wanted.len())
+    Ok(names.len() as i64 == AGENTS && is_whole)
 }
 
-/// The pairs of these agents (`?1`) that wait for their return.
-const PARKED: &str =
-    "select agent, channel from reader where agent in (select value ->> 'name' from json_each(?1))
-     and member = 1 and wake_n > read_n and wake_at is null";
-const LOCK_PARKED: &str =
-    "select agent, channel from reader where agent in (select value ->> 'name' from json_each(?1))
-     and member = 1 and wake_n > read_n and wake_at is null /*pg for update skip locked*/";
+fn lock_parked(agent: &str) -> Stmt {
+    Stmt::read(parked!(" /*pg for update skip locked*/"), params![agent])
+}
 
-/// The members of these channels (`?1`) with new posts of others, and the last of those posts. `$lock` is empty, or locks the rows.
+/// The members of channel `?1` with new posts of others after `?2` and up to `?3`, and the last of those posts. `$lock` is empty, or
+/// locks the rows.
 macro_rules! unmarked {
     ($lock:literal) => {
         concat!(
-            "select reader.agent, reader.channel, (
-               select max(post.n) from post where post.channel = reader.channel
-               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
+            "select reader.agent, (
+               select max(post.n) from post where post.channel = ?1 and post.n > ?2 and post.n <= ?3
                and post.quiet = 0 and coalesce(post.author, '') <> reader.agent) as n
-             from json_each(?1) as item cross join reader
-             where reader.channel = item.value ->> 'channel' and reader.member = 1 and exists (
-               select 1 from post where post.channel = reader.channel and post.n > reader.read_n
-               and post.n > cast(item.value ->> 'after' as bigint) and post.n <= cast(item.value ->> 'to' as bigint)
-               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent)",
+             from reader where reader.channel = ?1 and reader.member = 1 and 1 = (
+               select 1 from post where post.channel = ?1 and post.n > reader.read_n and post.n > ?2 and post.n <= ?3
+               and post.quiet = 0 and coalesce(post.author, '') <> reader.agent limit 1)",
             $lock
         )
     };
@@ -81,57 +80,47 @@ macro_rules! unmarked {
 pub(super) async fn mark(tx: &mut Tx<'_>) -> Result<bool> {
     let rows = tx
         .query(
-            "select name, marked_n, next_n - 1 as last_n from channel where next_n - 1 > marked_n order by name limit ?1
+            "select name, marked_n, next_n - 1 as last_n from channel
+             where marked_n >= 0 and next_n - 1 > marked_n order by marked_n, name limit ?1
              /*pg for update skip locked*/",
             params![CHANNELS],
         )
         .await?;
-    if rows.is_empty() {
-        return Ok(false);
-    }
-    let channels = rows.iter().map(|row| {
-        let (after, to): (i64, i64) = (row.get("marked_n")?, row.get("last_n")?);
-        Ok(json!({ "channel": row.get::<String>("name")?, "after": after, "to": to }))
-    });
-    let channels = channels.collect::<Result<Vec<_>>>()?;
-    let given = set(&channels)?;
+    // Statements per channel: with a set of them, PostgreSQL without statistics reads the members of every channel.
     let mut batch = Batch::new();
-    let wanted = batch.add(Stmt::read(unmarked!(""), params![given.clone()]));
-    let locked = batch.add(Stmt::read(unmarked!(" /*pg for update of reader skip locked*/"), params![given]));
+    let mut channels = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let (channel, after, to): (String, i64, i64) =
+            (row.get("name")?, row.get("marked_n")?, row.get("last_n")?);
+        let wanted = batch.add(Stmt::read(unmarked!(""), params![&channel, after, to]));
+        let lock = unmarked!(" /*pg for update of reader skip locked*/");
+        let locked = batch.add(Stmt::read(lock, params![&channel, after, to]));
+        channels.push((channel, to, wanted, locked));
+    }
     let mut answers = tx.send(batch).await?;
-    let (wanted, locked) = (answers.take(wanted).rows, answers.take(locked).rows);
-    let mut left = BTreeMap::<String, i64>::new();
-    for row in &wanted {
-        *left.entry(row.get("channel")?).or_default() += 1;
+    let (mut batch, mut marks, mut is_whole) = (Batch::new(), Vec::new(), true);
+    for (channel, to, wanted, locked) in channels {
+        let (wanted, locked) = (answers.take(wanted).rows, answers.take(locked).rows);
+        for row in &locked {
+            let (agent, n): (String, i64) = (row.get("agent")?, row.get("n")?);
+            marks.push(json!({ "agent": agent, "channel": channel, "n": n }));
+        }
+        if locked.len() == wanted.len() {
+            let sql = "update channel set marked_n = ?2 where name = ?1";
+            batch.add(Stmt::write(sql, params![channel, to]));
+        } else {
+            is_whole = false;
+        }
     }
-    let mut marks = Vec::with_capacity(locked.len());
-    for row in &locked {
-        let channel: String = row.get("channel")?;
-        *left.entry(channel.clone()).or_default() -= 1;
-        marks.push(
-            json!({ "agent": row.get::<String>("agent")?, "channel": channel, "n": row.get::<i64>("n")? }),
-        );
-    }
-    // Channels with a row that another call has locked are left to the next tick.
-    let marked = channels.iter().filter(|channel| {
-        channel["channel"].as_str().is_none_or(|name| left.get(name).is_none_or(|left| *left <= 0))
-    });
-    let marked: Vec<_> = marked.collect();
-    let is_whole = marked.len() == channels.len();
-    tx.send(Batch::from([
-        Stmt::write(
+    if !marks.is_empty() {
+        batch.add(Stmt::write(
             "update reader set wake_at = coalesce(reader.wake_at, ?2), wake_n = cast(item.value ->> 'n' as bigint)
              from json_each(?1) as item
              where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'",
             params![set(marks)?, tx.now],
-        ),
-        Stmt::write(
-            "update channel set marked_n = cast(item.value ->> 'to' as bigint) from json_each(?1) as item
-             where channel.name = item.value ->> 'channel'",
-            params![set(marked)?],
-        ),
-    ]))
-    .await?;
+        ));
+    }
+    tx.send(batch).await?;
     Ok(rows.len() as i64 == CHANNELS && is_whole)
 }
 

@@ -274,7 +274,8 @@ mod tests {
     #[test]
     fn every_decision() {
         let now = Time(1_000_000);
-        let pair = Pair { online: true, accepts: true, wakers: vec![waker(7, "post/c/1", 2)], ..Pair::default() };
+        let pair =
+            Pair { online: true, accepts: true, wakers: vec![waker(7, "post/c/1", 2)], ..Pair::default() };
         let decided = |pair: &Pair, limits: &Limits| decide(pair, limits, none, now);
         let why = |pair: Pair, limits: Limits| match decided(&pair, &limits) {
             Decision::Suppress { why, .. } => why.as_str(),

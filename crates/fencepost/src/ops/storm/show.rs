@@ -1,7 +1,7 @@
 use super::{
     alarm,
     breaker::BreakerState,
-    facts::{Facts, Reader, backlog, readers},
+    facts::{Facts, Reader, backlog, nested_loops, readers},
     rule::{Why, budget},
     settings::{Setting, Settings},
     state,
@@ -120,6 +120,7 @@ impl Op for Show {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
         let mut batch = Batch::new();
+        batch.add(nested_loops());
         let state = batch.add(state::stmt());
         let settings = batch.add(Settings::stmt());
         let backlog = batch.add(backlog(tx.now));

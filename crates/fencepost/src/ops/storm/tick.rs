@@ -1,6 +1,6 @@
 use super::{
     alarm, breaker,
-    facts::{Facts, Reader, backlog, readers},
+    facts::{Facts, Reader, backlog, nested_loops, readers},
     marks,
     rule::{Breaker, Decision, Waker, Why, decide},
     settings::{Setting, Settings},
@@ -88,6 +88,7 @@ impl Op for Tick {
         let mut batch = Batch::new();
         // Nothing below waits for a row lock but the counters at the end, and those are held for a moment only.
         batch.add(Stmt::read("select set_config('lock_timeout', '1s', true)", params![]).only_on_postgres());
+        batch.add(nested_loops());
         let locked = batch.add(Stmt::read(
             "select opened_at, open_until, alarm, alarm_at from storm /*pg for update skip locked*/",
             params![],
