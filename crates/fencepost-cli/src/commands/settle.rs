@@ -13,7 +13,7 @@ use std::process::ExitCode;
 ///
 /// Examples:
 ///   fence settle bob-7f3a9c01b2d4 --output "see schema.sql"
-///   fence settle bob-7f3a9c01b2d4 --failed "the network is down" --exit 1 --cost '{"usd": 0.12, "tokens_in": 5000}'
+///   fence settle bob-7f3a9c01b2d4 --failed "the network is down" --exit 1 --cost '{"usd": 0.12}'
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Settle {

@@ -27,7 +27,7 @@ on_both! {
             spend show --per 1h
             poll --agent bob
             claim auth-2
-            --json claim
+            claim
             spend set --board auth --tokens 2001
             --run me claim auth-2
             --json spend show

@@ -1,8 +1,8 @@
 //! Spend limits: at a limit work is held back, not lost.
 
 use crate::waiting::{answer, parked, waits};
-use fencepost::{Access, Code, Error, Fleet, Millis, Result, agent, key, run, spend, task};
-use fencepost_testing::{World, on_both, world::code};
+use fencepost::{Access, Code, Error, Fleet, Millis, Result, agent, key, op, run, spend, task};
+use fencepost_testing::{World, eventually, on_both, world::code};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -345,6 +345,18 @@ on_both! {
         // Of three triggers at the same time all leave the window at the same time.
         world.pass(86_400);
         polled(&world.fleet, "bob", "b4").await.unwrap();
+    }
+
+    /// A trigger that did not arrive counts for no limit.
+    async fn an_undelivered_trigger_does_not_count(world: World) {
+        with_work(&world).await;
+        limit(&world, Of::Agent("bob"), json!({ "runs": 1 })).await;
+        let served = op::find("agent/poll").unwrap().serve(&world.fleet, br#"{"agent":"bob","run":"b1"}"#).await.unwrap();
+        refusal(&world.fleet, "bob", "b2").await;
+        drop(served.delivery);
+        eventually("the trigger is given back", async || shown(&world.fleet).await.fleet.runs == 0).await;
+        assert_eq!(polled(&world.fleet, "bob", "b1").await.unwrap(), "task/auth-1@2");
+        refusal(&world.fleet, "bob", "b2").await;
     }
 
     /// Limits and use are stored: another process, or one after a crash, agrees.

@@ -45,11 +45,11 @@ impl What {
         }
     }
 
-    /// A stored amount for people: `$5.00`, `3 runs`.
-    fn shown(self, amount: i64) -> String {
+    /// Stored amounts for people: `$1.25 of $5.00`, `3 of 5 runs`.
+    fn used_of(self, used: i64, limit: i64) -> String {
         match self {
-            What::Runs | What::Tokens => format!("{amount} {}", self.as_str()),
-            What::Usd => Dollars(amount).to_string(),
+            What::Runs | What::Tokens => format!("{used} of {limit} {}", self.as_str()),
+            What::Usd => format!("{} of {}", Dollars(used), Dollars(limit)),
         }
     }
 }
@@ -155,9 +155,9 @@ impl Refusal {
             Scope::Agent(name) => format!("agent `{name}`"),
             Scope::Board(name) => format!("board `{name}`"),
         };
-        let (used, most) = (what.shown(self.used), what.shown(*amount));
+        let used = what.used_of(self.used, *amount);
         let until = self.until.map_or(String::new(), |until| format!(" (until {until})"));
-        let message = format!("{who} is at its spend limit: {used} of {most} in {window}{until}");
+        let message = format!("{who} is at its spend limit: {used} in {window}{until}");
         let mut error = Error::new(Code::BudgetRefused, message)
             .with("scope", scope.to_string())
             .with("what", what)
