@@ -152,8 +152,9 @@ impl Facts {
                 Pair { online: online.contains(&reader.agent), busy: reader.has_mentions, ..Pair::default() };
             facts.pairs.insert(reader.pair(), pair);
         }
-        let of =
-            |row: &Row| Ok::<_, crate::Error>((row.get::<String>("agent")?, row.get::<String>("channel")?));
+        let of = |row: &Row| {
+            Ok::<_, crate::error::Error>((row.get::<String>("agent")?, row.get::<String>("channel")?))
+        };
         for row in answers.take(woken).rows {
             if let Some(pair) = facts.pairs.get_mut(&of(&row)?) {
                 pair.woken.push(row.get("at")?);

@@ -122,13 +122,14 @@ async fn rearm(tx: &mut Tx<'_>) -> Result<bool> {
     if rows.is_empty() {
         return Ok(false);
     }
-    // A statement per agent, for the same reason as in `mark`.
+    // A statement per agent, for the same reason as in `mark`. `member <> 0`: with `member = 1` PostgreSQL without statistics reads
+    // the index of all members.
     let mut batch = Batch::new();
     for row in &rows {
         let name: String = row.get("name")?;
         batch.add(Stmt::write("update agent set asleep = 0 where name = ?1", params![&name]));
         batch.add(Stmt::write(
-            "update reader set wake_at = ?2 where agent = ?1 and member = 1 and wake_n > read_n and wake_at is null",
+            "update reader set wake_at = ?2 where agent = ?1 and member <> 0 and wake_n > read_n and wake_at is null",
             params![&name, tx.now],
         ));
     }
@@ -142,7 +143,7 @@ async fn mark(tx: &mut Tx<'_>) -> Result<bool> {
     let rows = tx
         .query(
             "select name, marked_n, next_n - 1 as last_n from channel
-             where marked_n >= 0 and next_n - 1 > marked_n order by marked_n, name limit ?1
+             where marked_n < next_n - 1 order by name limit ?1
              /*pg for update skip locked*/",
             params![CHANNELS],
         )
