@@ -167,7 +167,7 @@ async fn grow(world: &World) {
     for channel in ["quiet-guessing", "quiet-knowing"] {
         world.fleet.call(channel::Create { channel: channel.into(), ..Default::default() }).await.unwrap();
         for agent in ["bob", "rusty"] {
-            let join = channel::Join { channel: channel.into(), agent: agent.into(), ..Default::default() };
+            let join = channel::Join { channel: channel.into(), agent: agent.into() };
             world.fleet.call(join).await.unwrap();
         }
     }
