@@ -123,15 +123,18 @@ on_both! {
         ").await;
     }
 
-    /// An offline agent gets no wake-up until it polls again.
+    /// An agent that is offline, or whose polls do not accept wake-ups, gets none until it polls for them.
     async fn offline_agents_are_not_woken(world: World) {
         general(&world).await;
         world.story("
-            +301s agent/poll ann run=a1                -> trigger=none
+            +301s agent/poll ann run=a1 accept=unread_wakeup -> trigger=none
             channel/post general body=hello author=eve -> post.n=1
             storm/tick                                 -> scheduled=1 pending_jobs=1
             storm/why channel=general agent=bob        -> state=suppressed why=offline online=false
-            agent/poll bob run=b1                      -> trigger=none
+            agent/poll bob run=b0                      -> trigger=none
+            storm/due                                  -> due=false
+            storm/why channel=general agent=bob        -> state=suppressed why=not_accepted online=true
+            agent/poll bob run=b1 accept=unread_wakeup -> trigger=none
             storm/due                                  -> due=true
             storm/tick                                 -> scheduled=1
             storm/due                                  -> due=false
@@ -154,7 +157,7 @@ on_both! {
             world.pass(30);
         }
         world.story("
-            agent/poll bob run=b0                  -> trigger=none
+            agent/poll bob run=b0 accept=unread_wakeup -> trigger=none
             channel/post general body=x author=ann -> post.n=4
             storm/tick                             -> scheduled=0 suppressed_budget=1
             storm/why channel=general agent=bob    -> why=budget until=2026-01-01T12:05:00.000Z
@@ -224,6 +227,8 @@ on_both! {
             channel/post general body=x author=ann -> post.n=1
             storm/tick                             -> pending_jobs=2
             +301s agent/poll bob run=b1            -> trigger=none
+            storm/tick                             -> pending_jobs=0
+            agent/poll bob run=b2 accept=unread_wakeup -> type=unread_wakeup
             storm/tick                             -> pending_jobs=1
         ").await;
     }
@@ -444,7 +449,7 @@ on_both! {
         world.story("
             storm/set values=1                         -> refused invalid
             channel/post general body=x author=ann     -> post.n=1
-            agent/poll bob run=b0                      -> trigger=none
+            agent/poll bob run=b0 accept=unread_wakeup -> trigger=none
             storm/tick                                 -> scheduled=0
             storm/why channel=general agent=bob        -> why=disabled
         ").await;

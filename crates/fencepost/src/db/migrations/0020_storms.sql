@@ -40,8 +40,8 @@ alter table post add column quiet integer not null default 0;
 -- `marked_n`: posts up to this number are marked as unread with the members (`reader.wake_n`).
 alter table channel add column marked_n integer not null default 0;
 update channel set marked_n = next_n - 1;
--- Statements name `marked_n >= 0` first, because SQLite else reads all channels in the order of their names.
-create index channel_unmarked on channel(marked_n, name) where next_n - 1 > marked_n;
+-- SQLite uses the index only if the column is on the left side, here and in statements.
+create index channel_unmarked on channel(name) where marked_n < next_n - 1;
 
 -- `wake_n`: the last post of others that may wake the member. `wake_at`: when the scheduler looks at the pair again; null if a
 -- post or the agent's return has to come first. `wake_why`: the reason why its last look scheduled nothing, and `suppressed` the

@@ -33,7 +33,7 @@ impl Op for Due {
         let state = batch.add(state::stmt());
         // The first entry of an index each.
         let work = batch.add(Stmt::read(
-            "select (select 1 from channel where marked_n >= 0 and next_n - 1 > marked_n order by marked_n, name limit 1) as posts,
+            "select (select 1 from channel where marked_n < next_n - 1 order by name limit 1) as posts,
                (select 1 from reader where wake_at <= ?1 order by wake_at limit 1) as pairs,
                (select 1 from agent where asleep = 1 and wakes_until > ?1 order by wakes_until limit 1) as agents",
             params![tx.now],

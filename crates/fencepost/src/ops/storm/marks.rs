@@ -15,11 +15,12 @@ use std::collections::BTreeSet;
 const CHANNELS: i64 = 64;
 const AGENTS: i64 = 64;
 
-/// The pairs of agent `?1` that wait for its return. `$lock` is empty, or locks the rows.
+/// The pairs of agent `?1` that wait for its return. `$lock` is empty, or locks the rows. (With `member = 1` PostgreSQL may read
+/// the whole index of members.)
 macro_rules! parked {
     ($lock:literal) => {
         concat!(
-            "select channel from reader where agent = ?1 and member = 1 and wake_n > read_n and wake_at is null",
+            "select channel from reader where agent = ?1 and member <> 0 and wake_n > read_n and wake_at is null",
             $lock
         )
     };
@@ -81,7 +82,7 @@ pub(super) async fn mark(tx: &mut Tx<'_>) -> Result<bool> {
     let rows = tx
         .query(
             "select name, marked_n, next_n - 1 as last_n from channel
-             where marked_n >= 0 and next_n - 1 > marked_n order by marked_n, name limit ?1
+             where marked_n < next_n - 1 order by name limit ?1
              /*pg for update skip locked*/",
             params![CHANNELS],
         )
