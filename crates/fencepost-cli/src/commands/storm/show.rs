@@ -99,8 +99,9 @@ pub(super) fn value(setting: Setting, value: i64) -> String {
 fn table(pairs: &[PairView], terminal: &Terminal) -> String {
     let mut table = Table::new(&["CHANNEL", "AGENT", "STATE", ">BUDGET", ">SUPPRESSED", "WHY"]);
     for pair in pairs {
+        let again = pair.until.filter(|until| *until > terminal.now());
         let until =
-            pair.until.map_or(String::new(), |until| format!(", looked at again {}", terminal.when(until)));
+            again.map_or(String::new(), |until| format!(", looked at again {}", terminal.when(until)));
         let why = match (&pair.run, pair.message, pair.why) {
             (Some(run), Some(message), _) => format!("run {run} has message/{message}"),
             (None, Some(message), _) => format!("message/{message} waits for a poll"),

@@ -229,6 +229,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use std::fmt::Write;
 
     /// Output of the real clients, as the profiles read it. (The services that they talked to were stand-ins.)
@@ -276,12 +277,15 @@ mod tests {
         let cost = |usd, tokens_in, tokens_out| {
             let reading =
                 Reading { usd, tokens_in, tokens_out, session: Some("s".into()), ..Reading::default() };
-            reading.cost().unwrap().to_string()
+            reading.cost().unwrap()
         };
-        assert_eq!(cost(Some(0.1 + 0.2), Some(5.0), None), r#"{"session":"s","tokens_in":5,"usd":0.3}"#);
+        assert_eq!(
+            cost(Some(0.1 + 0.2), Some(5.0), None),
+            json!({ "session": "s", "tokens_in": 5, "usd": 0.3 })
+        );
         assert_eq!(
             cost(Some(-1.0), Some(f64::NAN), Some(1e300)),
-            r#"{"session":"s","tokens_out":1000000000000,"usd":0.0}"#
+            json!({ "session": "s", "tokens_out": 1_000_000_000_000_i64, "usd": 0.0 })
         );
         assert_eq!(Reading::default().cost(), None);
     }

@@ -123,7 +123,7 @@ impl Op for Why {
             }
             decision => decision,
         };
-        explained.explain(&decision, tx.now);
+        explained.explain(&decision);
         Ok(explained)
     }
 }
@@ -167,7 +167,7 @@ impl Explained {
         Ok(true)
     }
 
-    fn explain(&mut self, decision: &Decision, now: Time) {
+    fn explain(&mut self, decision: &Decision) {
         let text = match decision {
             Decision::Nothing => {
                 self.state = WakeState::Nothing;
@@ -197,7 +197,7 @@ impl Explained {
                     Reason::Busy => "its mentions in this channel come first",
                 };
                 match until {
-                    Some(until) => format!("{reason}; it could be woken at {until}, in {}", until.since(now)),
+                    Some(until) => format!("{reason}; it could be woken at {until}"),
                     None => reason.to_owned(),
                 }
             }
