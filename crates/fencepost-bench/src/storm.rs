@@ -28,8 +28,8 @@ async fn seed(fleet: &Fleet, channels: i64) -> Result<()> {
         Box::pin(async move {
             tx.execute(
                 concat!(
-                    "insert into agent(name, role, strand_ms, joined_at, heard_until, strands_at) ",
-                    for_each!("select 'agent-' || i, 'worker', 1800000, 1, 9000000000000, 9000000000000")
+                    "insert into agent(name, role, strand_ms, joined_at, heard_until, strands_at, wakes_until) ",
+                    for_each!("select 'agent-' || i, 'worker', 1800000, 1, 9000000000000, 9000000000000, 9000000000000")
                 ),
                 params![agents],
             )
