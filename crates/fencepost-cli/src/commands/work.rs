@@ -27,7 +27,7 @@ use crate::{
     worktree::Repository,
 };
 use clap::{Args, ValueEnum, ValueHint};
-use fencepost::{Code, Error, Millis, Result, agent, agent::Type};
+use fencepost::{Code, Error, Millis, Result, agent, agent::Type, storm};
 use fencepost_client::renewal::{self, Ticks};
 use futures_util::future::join_all;
 use profile::{NoVerdict, Profile};
@@ -158,10 +158,10 @@ fn milliseconds(text: &str) -> Result<Millis, String> {
 /// The variable that sets the lease until a child has started, in milliseconds; also the default of `--ttl`.
 const START_LEASE: &str = "TRIGGERING_LEASE_TIMEOUT_MS";
 
-/// The lease until a child has started: a worker that dies before loses the work soon. It is never longer than the lease of a
-/// running child.
-fn start_lease(set: Option<&str>, ttl: Millis) -> Result<Millis> {
-    let lease = set.map_or(Ok(Millis::seconds(45)), milliseconds);
+/// The lease until a child has started: a worker that dies before loses the work soon. It is this process's variable, or else the
+/// fleet's setting, and never longer than the lease of a running child.
+fn start_lease(set: Option<&str>, fleet: Millis, ttl: Millis) -> Result<Millis> {
+    let lease = set.map_or(Ok(fleet), milliseconds);
     let lease = lease.map_err(|e| Error::new(Code::Invalid, format!("{START_LEASE}: {e}")))?;
     Ok(lease.min(ttl))
 }
@@ -230,9 +230,14 @@ impl Work {
             (Some(_), report) => service.telling(move |line| report.note(line)),
             (None, _) => service,
         };
+        // A fleet that does not answer now has the default: the first poll says that it does not answer.
+        let shown = service.connection.call(storm::Show { limit: Some(1) }).await.ok();
+        let setting = storm::Setting::StartLeaseMs;
+        let fleet = shown.and_then(|shown| shown.settings.into_iter().find(|view| view.name == setting));
+        let fleet = Millis(fleet.map_or_else(|| setting.default_value(), |view| view.value));
         let crew = Crew {
             poll: self.wanted.poll_for_all()?,
-            start_lease: start_lease(variable(START_LEASE).as_deref(), self.ttl)?,
+            start_lease: start_lease(variable(START_LEASE).as_deref(), fleet, self.ttl)?,
             report,
             pruned: Cell::new(i64::MIN),
             left: Cell::new(self.count),
@@ -423,7 +428,11 @@ mod tests {
             (Some("90000"), minutes(1), Some(60)),
             (Some("soon"), minutes(1), None),
         ] {
-            assert_eq!(start_lease(set, ttl).ok(), expected.map(Millis::seconds), "{set:?} {ttl}");
+            assert_eq!(
+                start_lease(set, Millis::seconds(45), ttl).ok(),
+                expected.map(Millis::seconds),
+                "{set:?} {ttl}"
+            );
         }
     }
 }

@@ -34,7 +34,7 @@ fn members(sealed: &Sealed, channel: &str) {
         call(sealed, "channel/join", json!({ "channel": channel, "agent": agent }));
     }
     // However slow the machine is, they are online.
-    sealed.sql("update agent set heard_until = 9000000000000, strands_at = 9000000000000");
+    sealed.sql("update agent set heard_until = 9000000000000, strands_at = 9000000000000, wakes_until = 9000000000000");
 }
 
 fn post(sealed: &Sealed, channel: &str) {
@@ -198,7 +198,7 @@ on_both! {
         members(&sealed, "general");
         let server = server(&sealed, &[("AUTO_UNREAD_BREAKER_BACKLOG_THRESHOLD", "1")]);
         post(&sealed, "general");
-        eventually("one is woken", || (count(&sealed, "suppressed_breaker") == 1).then_some(()));
+        eventually("one is woken", || (count(&sealed, "suppressed_breaker") >= 1).then_some(()));
         let log = server.log();
         let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         let ticks = lines.iter().filter(|line| line["target"] == "fence::storm" && !line["pending_jobs"].is_null());

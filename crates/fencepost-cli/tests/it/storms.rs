@@ -14,11 +14,11 @@ on_both! {
         sealed.ok(&["channel", "create", "general"]);
         insta::assert_snapshot!("causes", sealed.transcript("
             channel post general '@ann start'
-            poll --agent ann --run a1
+            poll --agent ann --run a1 --ttl 1h
             --run a1 channel post general '@bob your turn' --agent ann
             --run a1 add 'a task' --board auth
             --run a1 inbox send bob hello --agent ann
-            poll --agent bob --run b1 --accept unread_mentions
+            poll --agent bob --run b1 --ttl 1h --accept unread_mentions
             settle a1
             --run b1 channel post general '@ann and yours' --agent bob
             --run b1 channel post general '@ann not mine' --agent ann
@@ -56,7 +56,7 @@ on_both! {
             why general bob
             storm
             poll --agent bob --run b0
-            poll --agent bob --run b1 --accept unread_wakeup
+            poll --agent bob --run b1 --ttl 1h --accept unread_wakeup
             why general bob
             storm show
             settle b1

@@ -31,9 +31,10 @@ fn wake(sealed: &Sealed, channel: &str, text: &str) {
     });
 }
 
-/// A server may have looked before, so what this call schedules says nothing.
+/// A server may have looked before, so what this call schedules says nothing. On PostgreSQL it gives up if it waits for a lock too
+/// long, so callers repeat it.
 fn tick(sealed: &Sealed) {
-    sealed.ok(&["call", "storm/tick"]);
+    sealed.fence(&["call", "storm/tick"]);
 }
 
 /// How many wake-ups of the agent wait or run.
@@ -266,7 +267,11 @@ on_both! {
 
 fn wake_waiting(sealed: &Sealed, channel: &str) {
     sealed.ok(&["channel", "post", channel, "hello", "--agent", "ann"]);
-    tick(sealed);
+    let request = format!(r#"{{"channel": "{channel}", "agent": "bob"}}"#);
+    until("bob's wake-up is scheduled", || {
+        tick(sealed);
+        json(sealed, &["call", "storm/why", &request])["state"] != "due"
+    });
 }
 
 /// The moments at which a worker is lost.
@@ -325,7 +330,7 @@ impl<'m> Machines<'m> {
                 "cmd",
                 &format!(
                     r#"echo "$FENCE_RUN" >> "{shared}/started.$FENCE_CHANNEL"
-                [ "$FENCE_CHANNEL" = running ] && until [ -e "{shared}/go" ]; do sleep 0.02; done
+                [ "$FENCE_CHANNEL" = running ] && until [ -e "{shared}/go" ] || [ ! -d "{shared}" ]; do sleep 0.02; done
                 echo the answer"#
                 ),
             );
@@ -358,7 +363,8 @@ impl<'m> Machines<'m> {
 
     /// The lease of the first worker ends, and a worker of the second machine does the rest.
     fn take_over(&self, phase: Phase) {
-        self.sealed.sql("update run set expires_at = opened_at where ended_at is null");
+        self.sealed
+            .sql("update run set expires_at = opened_at where ended_at is null and name not like 'fence/%'");
         fs::write(self.sealed.path().join("go"), "").expect("written");
         let said = work(&self.second, &["--agent", "bob", "--count", "1", "--", "./cmd"]).end();
         succeeded(&said);
@@ -384,6 +390,11 @@ impl<'m> Machines<'m> {
         let reclaimed = counts.iter().filter(|((kind, _), _)| kind == "wakeup.reclaimed").count();
         let so_far = PHASES.iter().position(|one| *one == phase).expect("one of them") + 1;
         assert_eq!(reclaimed, so_far, "{phase:?}");
-        assert_eq!(json(self.sealed, &["claims"])["claims"].as_array().map(Vec::len), Some(0), "{phase:?}");
+        let claims = json(self.sealed, &["claims"]);
+        // A server may be at work.
+        let claims = claims["claims"].as_array().expect("claims").iter();
+        let left = claims
+            .filter(|claim| !claim["resource"].as_str().is_some_and(|of| of.starts_with("lock/fence/")));
+        assert_eq!(left.count(), 0, "{phase:?}");
     }
 }

@@ -134,7 +134,8 @@ fn extend_presence(agent: &Record, poll: Heard, now: Time) -> Stmt {
     let until = now.plus(PRESENCE);
     let wakes_until = if poll == Heard::TakingWakeups { until } else { agent.wakes_until };
     Stmt::write(
-        "update agent set heard_until = ?2, strands_at = ?3, wakes_until = ?4
+        "update agent set heard_until = ?2, strands_at = ?3,
+           wakes_until = case when wakes_until < ?4 then cast(?4 as bigint) else wakes_until end
          where name = ?1 and (heard_until < ?2 or wakes_until < ?4)",
         params![&agent.name, until, until.plus(agent.strand), wakes_until],
     )

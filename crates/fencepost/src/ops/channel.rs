@@ -88,7 +88,7 @@ fn enter(agent: &str, channel: &str, now: Time) -> Stmt {
 }
 
 /// Makes the agent a member of the channel, or no longer one. Logs an event only if that changed. An agent that leaves is woken no
-/// more.
+/// more, and one that joins is woken for the posts that it has not read.
 async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -> Result<()> {
     check::plain_name("channel", channel)?;
     check::plain_name("agent", agent)?;
@@ -97,7 +97,10 @@ async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -
     let mut batch = Batch::new();
     batch.add(enter(agent, channel, tx.now));
     let changed = batch.add(Stmt::write(
-        "update reader set member = ?4, updated_at = ?3, wake_at = case when ?4 = 1 then wake_at end
+        "update reader set member = ?4, updated_at = ?3,
+           wake_n = case when ?4 = 1 then coalesce((select n from post where post.channel = ?2 and post.quiet = 0
+             and coalesce(post.author, '') <> ?1 order by n desc limit 1), wake_n) else wake_n end,
+           wake_at = case when ?4 = 1 then cast(?3 as bigint) end
          where agent = ?1 and channel = ?2 and member <> ?4",
         params![agent, channel, tx.now, i64::from(member)],
     ));

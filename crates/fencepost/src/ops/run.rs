@@ -10,7 +10,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-verbs![list::List, renew::Renew, suspect::Suspect, settle::Settle, end::End];
+verbs![list::List, renew::Renew, suspect::Suspect, settle::Settle, charge::Charge, end::End];
 /// A session of one executor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {

@@ -157,6 +157,7 @@ fn every_op_is_listed() {
     run/renew        agent
     run/suspect      agent
     run/settle       agent
+    run/charge       agent
     run/end          agent
     event/list       reader reads
     event/prune      admin
@@ -237,6 +238,8 @@ pub fn least_request(schema: &Value) -> Value {
             Some("array") => json!([]),
             Some("object") => json!({}),
             Some(_) => json!("x"),
+            // Any JSON.
+            None if property["$ref"].is_null() => json!({}),
             None => {
                 let one_of = property["$ref"].as_str().unwrap().trim_start_matches("#/$defs/");
                 schema["$defs"][one_of]["enum"][0].clone()

@@ -374,6 +374,22 @@ on_both! {
         refusal(&again, "bob", "b4").await;
     }
 
+    /// A run that settled itself without a cost is charged once.
+    async fn a_cost_that_comes_later_is_counted(world: World) {
+        with_work(&world).await;
+        limit(&world, Of::Agent("bob"), json!({ "usd": 1 })).await;
+        polled(&world.fleet, "bob", "b1").await.unwrap();
+        world.fleet.call(run::Settle { run: "b1".into(), ..Default::default() }).await.unwrap();
+        let charge = |usd: Value| run::Charge { run: "b1".into(), cost: json!({ "usd": usd }) };
+        assert_eq!(code(world.fleet.call(charge(json!("much"))).await), Code::Invalid);
+        let charged = world.fleet.call(charge(json!(1))).await.unwrap();
+        assert_eq!(charged.run.cost, Some(json!({ "usd": 1 })));
+        assert_eq!(world.fleet.call(charge(json!(5))).await.unwrap().run.cost, Some(json!({ "usd": 1 })));
+        assert_eq!(refusal(&world.fleet, "bob", "b2").await.code(), Code::BudgetRefused);
+        let unknown = run::Charge { run: "nobody".into(), cost: json!(1) };
+        assert_eq!(code(world.fleet.call(unknown).await), Code::NotFound);
+    }
+
     /// The three counted fields have types. Everything else is kept as it is.
     async fn costs_are_typed(world: World) {
         with_work(&world).await;

@@ -174,7 +174,13 @@ impl Child<'_> {
                 Ok(!reply.lost.is_empty())
             }
             // The child settled the run itself.
-            Err(error) if error.code() == Code::AlreadyFinished => Ok(false),
+            Err(error) if error.code() == Code::AlreadyFinished => {
+                if let Some(cost) = reading.cost() {
+                    let charge = run::Charge { run: self.trigger.run.clone(), cost };
+                    self.worker.service.call_until_answered(charge).await?;
+                }
+                Ok(false)
+            }
             Err(error) if error.ends_claim() => Ok(true),
             Err(error) => Err(error),
         }

@@ -72,7 +72,8 @@ create table wakeup (
   primary key (agent, channel, n)
 ) strict;
 create unique index wakeup_message on wakeup(message);
-create index wakeup_root on wakeup(root, at);
+create index wakeup_pair on wakeup(agent, channel, at);
+create index wakeup_root on wakeup(root);
 create index wakeup_at on wakeup(at);
 
 -- Settings of the scheduler that differ from their defaults. `scope`: a channel, or empty for the fleet.

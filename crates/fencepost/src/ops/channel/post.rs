@@ -3,10 +3,10 @@ use crate::{
     caller::Access,
     db::{Batch, Slot, Stmt, Tx, set},
     engine::{
-        op::{OnRetry, Op, erased},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
-    error::{Error, Result},
+    error::{Code, Error, Result},
     limits::{BODY_MAX, NAME_MAX, check},
     log::{Event, cause},
     params,
@@ -64,6 +64,7 @@ impl Op for Post {
     const EXAMPLE: &'static str = r#"{"channel":"general","body":"@codex-1 the build is green again"}"#;
     type Reply = Posted;
     erased!();
+    refuses![LeaseExpired];
 
     fn prelude(&self) -> Prelude {
         Prelude::nothing().once(self.request.as_deref())
@@ -91,6 +92,7 @@ impl Op for Post {
             )
             .await?;
         let n: i64 = number.first().ok_or_else(|| not_found(&self.channel))?.get("n")?;
+        self.check_key(tx).await?;
         if let Some(there) = self.by_key(tx).await? {
             tx.execute("update channel set next_n = next_n - 1 where name = ?1", params![&self.channel])
                 .await?;
@@ -110,6 +112,26 @@ impl Op for Post {
 }
 
 impl Post {
+    /// Keys `wakeup/ID…` are for the answers to a wake-up: only the run that has it may use them.
+    async fn check_key(&self, tx: &mut Tx<'_>) -> Result<()> {
+        let Some(id) = self.key.as_ref().and_then(|key| key.strip_prefix("wakeup/")) else { return Ok(()) };
+        let id = id.split('/').next().and_then(|id| id.parse::<i64>().ok());
+        let held = tx
+            .query(
+                "select 1 as held from message join run on run.key = message.run
+                 where message.id = ?1 and run.name = ?2 and run.ended_at is null and run.expires_at > ?3",
+                params![id, tx.caller.run.as_deref(), tx.now],
+            )
+            .await?;
+        if held.is_empty() {
+            let message = "keys that begin with `wakeup/` are for the run that has the wake-up";
+            return Err(Error::new(Code::LeaseExpired, message)
+                .with("field", "key")
+                .hint("choose another key"));
+        }
+        Ok(())
+    }
+
     async fn by_key(&self, tx: &mut Tx<'_>) -> Result<Option<PostView>> {
         let Some(key) = &self.key else { return Ok(None) };
         let sql = posts!("where channel = ?1 and idempotency_key = ?2");

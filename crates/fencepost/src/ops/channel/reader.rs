@@ -142,7 +142,7 @@ impl Record {
                last_digest = ?10, updated_at = ?11, read_n = ?13, given_n = ?14, attempts = ?15, failed_n = ?16,
                since = (select min(at) from mention where mention.agent = ?1 and mention.channel = ?2
                  and mention.n > ?13),
-               wake_at = case when wake_n <= ?13 then null when read_n < ?13 then ?11 else wake_at end
+               wake_at = case when member = 0 or wake_n <= ?13 then null when read_n < ?13 then ?11 else wake_at end
              where agent = ?1 and channel = ?2 and fence = ?3
              and (cast(?12 as bigint) is null or ((until_at is null or until_at > ?11)
                and exists (select 1 from run where key = ?12 and ended_at is null and expires_at > ?11)))",

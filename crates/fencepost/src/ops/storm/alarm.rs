@@ -16,7 +16,7 @@ const IGNORED: Millis = Millis::minutes(5);
 /// Agents that are looked at: those that were heard last.
 const AGENTS: i64 = 50;
 /// The newest events that are searched for a claim.
-const EVENTS: i64 = 50;
+const EVENTS: i64 = 20;
 
 /// SQL: the first of a queue that is ready for long, if it is among the next 20 of its order.
 macro_rules! ready {

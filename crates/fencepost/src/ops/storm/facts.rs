@@ -3,11 +3,13 @@
 use super::{
     rule::{Fanout, Pair, Waker},
     settings::Settings,
+    wakeups,
 };
 use crate::{
     clock::Time,
     db::{Batch, Row, Stmt, Tx, set},
     error::{Error, Result},
+    limits::NAME_MAX,
     params,
 };
 use serde_json::json;
@@ -100,7 +102,7 @@ impl Facts {
         self.fanouts.get(root).copied().unwrap_or_default()
     }
 
-    pub async fn load(tx: &mut Tx<'_>, readers: &[Reader], settings: &Settings) -> Result<Self> {
+    pub async fn load(tx: &mut Tx<'_>, readers: &[Reader], settings: &Settings, lock: Roots) -> Result<Self> {
         let rows = set(readers.iter().map(|reader| {
             json!({
                 "agent": reader.agent, "channel": reader.channel,
@@ -156,7 +158,9 @@ impl Facts {
         for reader in readers {
             let pair = Pair {
                 online: accepts.contains_key(&reader.agent),
-                accepts: accepts.get(&reader.agent).is_some_and(|takes| *takes),
+                // A mailbox cannot have the name of every agent.
+                accepts: accepts.get(&reader.agent).is_some_and(|takes| *takes)
+                    && wakeups::mailbox(&reader.agent).len() <= NAME_MAX,
                 busy: reader.has_mentions,
                 ..Pair::default()
             };
@@ -183,7 +187,7 @@ impl Facts {
                 pair.wakers.push(waker);
             }
         }
-        facts.fanouts = fanouts(tx, roots, settings).await?;
+        facts.fanouts = fanouts(tx, roots, settings, lock).await?;
         Ok(facts)
     }
 }
@@ -201,12 +205,20 @@ pub(crate) fn waker(row: &Row, channel: &str) -> Result<Waker> {
     })
 }
 
-/// Counts the mentions and wake-ups that these roots triggered within the window, and the wake-ups that wait. Calls that count the
-/// same root wait for each other, so that together they do not exceed the limit.
+/// Whether the roots are locked until the end of the transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Roots {
+    /// Calls that trigger something count the same root one after the other, so that together they do not exceed the limit.
+    Locked,
+    Read,
+}
+
+/// Counts the mentions and wake-ups that these roots triggered within the window, and the wake-ups that wait.
 pub(crate) async fn fanouts(
     tx: &mut Tx<'_>,
     roots: BTreeSet<String>,
     settings: &Settings,
+    lock: Roots,
 ) -> Result<HashMap<String, Fanout>> {
     if roots.is_empty() {
         return Ok(HashMap::new());
@@ -214,11 +226,15 @@ pub(crate) async fn fanouts(
     let since = Time(tx.now.0 - settings.window().0);
     let rows = set(roots.into_iter().map(|root| json!({ "root": root })))?;
     let mut batch = Batch::new();
-    batch.add(Stmt::lock(
-        "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' root ' || (value ->> 'root'), 0)) is null
-         from json_each(?1) order by value ->> 'root'",
-        params![rows.clone()],
-    ));
+    if lock == Roots::Locked {
+        // Buckets of roots, because every lock takes a place in a table of PostgreSQL, and a tick may count thousands of roots.
+        batch.add(Stmt::lock(
+            "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' root ' || bucket, 0)) is null from (
+               select distinct hashtextextended(value ->> 'root', 0) & 63 as bucket from json_each(?1)) as buckets
+             order by bucket",
+            params![rows.clone()],
+        ));
+    }
     let counted = batch.add(Stmt::read(
         "select item.value ->> 'root' as root,
            (select count(*) from triggered where triggered.root = item.value ->> 'root' and triggered.at > ?2
@@ -226,7 +242,7 @@ pub(crate) async fn fanouts(
            (select min(triggered.at) from triggered where triggered.root = item.value ->> 'root' and triggered.at > ?2
             and triggered.kind in ('unread_mentions', 'unread_wakeup')) as first,
            (select count(*) from wakeup join message on message.id = wakeup.message
-            where wakeup.root = item.value ->> 'root' and wakeup.at > ?2
+            where wakeup.root = item.value ->> 'root'
             and message.finished_at is null and message.attempts = 0) as waiting
          from json_each(?1) as item",
         params![rows, since],

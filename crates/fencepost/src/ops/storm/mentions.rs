@@ -1,7 +1,8 @@
 //! The limits on causes, for mentions: a mention at a limit triggers nobody, and its post stays unread.
 
 use super::{
-    alarm, facts,
+    alarm,
+    facts::{self, Roots},
     rule::{Waker, cause},
     settings::Settings,
 };
@@ -60,12 +61,12 @@ pub(crate) async fn allowed(tx: &mut Tx<'_>, readers: Vec<Record>) -> Result<All
         roots.insert(waker.root.clone());
         wakers.entry(channel).or_default().push(waker);
     }
-    let fanouts = facts::fanouts(tx, roots, &settings).await?;
+    let fanouts = facts::fanouts(tx, roots, &settings, Roots::Locked).await?;
     let fanout = |root: &str| fanouts.get(root).copied().unwrap_or_default();
     let (mut allowed, mut causes, mut suppressed) = (Allowed::default(), Vec::new(), Vec::new());
     for reader in readers {
         let posts = wakers.remove(&reader.channel).unwrap_or_default();
-        match cause(&posts, &settings.limits(&reader.channel), fanout) {
+        match cause(&posts, &settings.limits(&reader.channel), fanout, tx.now) {
             Ok(waker) => {
                 causes.push(waker.clone());
                 allowed.readers.push(reader);

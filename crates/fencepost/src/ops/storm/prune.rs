@@ -14,7 +14,9 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, before: Time, most: i64) -> Result<()
     let deletes = [
         "delete from caused where item in (select item from caused where at < ?1 order by at limit ?2)",
         "delete from triggered where run in (select run from triggered where at < ?1 order by at limit ?2)",
-        "delete from wakeup where message in (select message from wakeup where at < ?1 order by at limit ?2)",
+        "delete from wakeup where message in (select message from wakeup where at < ?1 and not exists (
+           select 1 from message where message.id = wakeup.message and message.finished_at is null)
+         order by at limit ?2)",
     ];
     tx.send(deletes.into_iter().map(|sql| Stmt::write(sql, params![before, most])).collect::<Batch>())
         .await

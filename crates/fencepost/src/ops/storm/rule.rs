@@ -84,7 +84,7 @@ pub(crate) struct Waker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Fanout {
     pub count: i64,
-    /// The oldest of them.
+    /// The oldest of them that has begun.
     pub first: Option<Time>,
 }
 
@@ -121,14 +121,8 @@ const BUSY_AGAIN: Millis = Millis::seconds(30);
 pub(crate) fn decide(pair: &Pair, limits: &Limits, fanout: impl Fn(&str) -> Fanout, now: Time) -> Decision {
     let suppress = |why, until| Decision::Suppress { why, until };
     let Some(last) = pair.wakers.iter().map(|waker| waker.n).max() else { return Decision::Nothing };
-    if pair.busy {
-        return suppress(Why::Busy, Some(now.plus(BUSY_AGAIN)));
-    }
-    if last <= pair.woken_for {
+    if !pair.busy && last <= pair.woken_for {
         return Decision::Nothing;
-    }
-    if !limits.enabled {
-        return suppress(Why::Disabled, None);
     }
     if !pair.online {
         return suppress(Why::Offline, None);
@@ -136,7 +130,13 @@ pub(crate) fn decide(pair: &Pair, limits: &Limits, fanout: impl Fn(&str) -> Fano
     if !pair.accepts {
         return suppress(Why::NotAccepted, None);
     }
-    let cause = match cause(&pair.wakers, limits, fanout) {
+    if pair.busy {
+        return suppress(Why::Busy, Some(now.plus(BUSY_AGAIN)));
+    }
+    if !limits.enabled {
+        return suppress(Why::Disabled, None);
+    }
+    let cause = match cause(&pair.wakers, limits, fanout, now) {
         Ok(cause) => cause,
         Err((why, until)) => return suppress(why, until),
     };
@@ -151,6 +151,7 @@ pub(crate) fn cause<'w>(
     wakers: &'w [Waker],
     limits: &Limits,
     fanout: impl Fn(&str) -> Fanout,
+    now: Time,
 ) -> Result<&'w Waker, (Why, Option<Time>)> {
     let short: Vec<&Waker> = wakers.iter().filter(|waker| waker.depth < limits.max_depth).collect();
     if short.is_empty() {
@@ -159,7 +160,9 @@ pub(crate) fn cause<'w>(
     let free = short.iter().filter(|waker| fanout(&waker.root).count < limits.max_fanout);
     free.max_by_key(|waker| (waker.depth, waker.n)).copied().ok_or_else(|| {
         let frees = short.iter().filter_map(|waker| fanout(&waker.root).first);
-        (Why::Fanout, frees.min().map(|first| first.plus(limits.window)))
+        let frees = frees.min().map(|first| first.plus(limits.fanout_window)).filter(|at| *at > now);
+        // None of them has begun yet.
+        (Why::Fanout, Some(frees.unwrap_or_else(|| now.plus(limits.fanout_window))))
     })
 }
 
@@ -225,6 +228,7 @@ mod tests {
             min_interval: Millis(30_000),
             max_depth: 20,
             max_fanout: 100,
+            fanout_window: Millis(300_000),
         }
     }
 
@@ -299,9 +303,16 @@ mod tests {
     fn the_deepest_allowed_post_is_the_cause() {
         let fanout = |root: &str| Fanout { count: if root == "b" { 100 } else { 99 }, first: Some(Time(5)) };
         let wakers = [waker(1, "a", 3), waker(2, "b", 9), waker(3, "a", 1), waker(4, "a", 20)];
-        assert_eq!(cause(&wakers, &limits(), fanout), Ok(&wakers[0]));
-        assert_eq!(cause(&wakers[1..2], &limits(), fanout), Err((Why::Fanout, Some(Time(300_005)))));
-        assert_eq!(cause(&wakers[3..], &limits(), fanout), Err((Why::Depth, None)));
+        let cause = |wakers| cause(wakers, &limits(), fanout, Time(10));
+        assert_eq!(cause(&wakers), Ok(&wakers[0]));
+        assert_eq!(cause(&wakers[1..2]), Err((Why::Fanout, Some(Time(300_005)))));
+        assert_eq!(cause(&wakers[3..]), Err((Why::Depth, None)));
+        // Those that count have not begun, or the oldest no longer counts.
+        for first in [None, Some(Time(0))] {
+            let fanout = |_: &str| Fanout { count: 100, first };
+            let suppressed = super::cause(&wakers[..1], &limits(), fanout, Time(300_000));
+            assert_eq!(suppressed, Err((Why::Fanout, Some(Time(600_000)))));
+        }
         // The wake-up brings all posts, also those that could not cause it.
         let pair = Pair { online: true, accepts: true, wakers: wakers.to_vec(), ..Pair::default() };
         let Decision::Wake(woken) = decide(&pair, &limits(), fanout, Time(0)) else { panic!("not woken") };

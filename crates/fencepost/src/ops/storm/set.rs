@@ -1,4 +1,4 @@
-use super::{settings::Setting, wakeups};
+use super::{settings::Setting, state, wakeups};
 use crate::{
     caller::Access,
     db::{Batch, Stmt, Tx, set},
@@ -67,6 +67,8 @@ pub(super) async fn apply(
                 .hint("leave out the channel"));
         }
     }
+    // A tick that has read the old settings ends before, and the pairs that it decided on are looked at again.
+    state::lock(tx).await?;
     let scope = channel.unwrap_or_default();
     let stored = super::settings::Settings::load(tx).await?;
     let is_new = |setting: &Setting, value: &Option<i64>| {
@@ -91,7 +93,8 @@ pub(super) async fn apply(
         Stmt::write(
             "insert into setting(scope, name, value, source, at)
              select cast(?2 as text), value ->> 'name', cast(value ->> 'value' as bigint), cast(?3 as text), cast(?4 as bigint)
-             from json_each(?1) where value ->> 'value' is not null order by key",
+             from json_each(?1) where value ->> 'value' is not null order by key
+             on conflict (scope, name) do update set value = excluded.value, source = excluded.source, at = excluded.at",
             params![rows, scope, source, tx.now],
         ),
         Stmt::write(

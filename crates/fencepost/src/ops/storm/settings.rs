@@ -197,6 +197,7 @@ impl Settings {
             min_interval: Millis(of(Setting::MinIntervalMs)),
             max_depth: self.get(Setting::MaxDepth),
             max_fanout: self.get(Setting::MaxFanout),
+            fanout_window: self.window(),
         }
     }
 
@@ -215,6 +216,8 @@ pub(crate) struct Limits {
     pub min_interval: Millis,
     pub max_depth: i64,
     pub max_fanout: i64,
+    /// The window in which the triggers of a root are counted: the fleet's.
+    pub fanout_window: Millis,
 }
 
 impl Limits {

@@ -1,7 +1,7 @@
 use super::{
     alarm,
     breaker::BreakerState,
-    facts::{Facts, Reader, backlog, nested_loops, readers},
+    facts::{Facts, Reader, Roots, backlog, nested_loops, readers},
     rule::{Why, budget},
     settings::{Setting, Settings},
     state,
@@ -251,7 +251,7 @@ async fn pairs(tx: &mut Tx<'_>, settings: &Settings, limit: i64) -> Result<Vec<P
         let sql = readers!("where reader.agent = ?1 and reader.channel = ?2");
         readers.extend(Reader::read_all(&tx.query(sql, params![agent, channel]).await?)?);
     }
-    let facts = Facts::load(tx, &readers, settings).await?;
+    let facts = Facts::load(tx, &readers, settings, Roots::Read).await?;
     let views = readers.into_iter().map(|reader| {
         let limits = settings.limits(&reader.channel);
         let left = match budget(&facts.pairs[&reader.pair()].woken, &limits, tx.now) {

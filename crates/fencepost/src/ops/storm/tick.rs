@@ -1,6 +1,6 @@
 use super::{
     alarm, breaker,
-    facts::{Facts, Reader, backlog, nested_loops, readers},
+    facts::{Facts, Reader, Roots, backlog, nested_loops, readers},
     marks,
     rule::{Breaker, Decision, Waker, Why, decide},
     settings::{Setting, Settings},
@@ -22,6 +22,8 @@ use std::collections::BTreeMap;
 
 /// Limit of one tick on the pairs to decide on.
 const PAIRS: i64 = 256;
+/// While a person keeps the breaker open, a pair is looked at again after this time.
+const BREAKER_AGAIN: Millis = Millis::minutes(1);
 
 /// Schedule wake-ups for unread posts. For each agent in a channel with unread posts, and with nothing pending or running for it
 /// there, one message is queued in the mailbox `wakeups/AGENT`, unless a limit suppresses it. A server does this regularly; without
@@ -154,7 +156,7 @@ impl Scheduler {
             )
             .await?;
         let due = Reader::read_all(&rows)?;
-        let mut facts = Facts::load(tx, &due, &self.settings).await?;
+        let mut facts = Facts::load(tx, &due, &self.settings, Roots::Locked).await?;
         let (mut woken, mut looked) = (Vec::new(), Vec::new());
         for reader in &due {
             let (mut why, mut until) = (None, None);
@@ -197,7 +199,8 @@ impl Scheduler {
         let Some(pair) = facts.pairs.get(&reader.pair()) else { return Decision::Nothing };
         match decide(pair, &limits, |root| facts.fanout(root), now) {
             Decision::Wake(_) if self.breaker.is_open() => {
-                Decision::Suppress { why: Why::Breaker, until: self.breaker.open_until }
+                let until = self.breaker.open_until.unwrap_or_else(|| now.plus(BREAKER_AGAIN));
+                Decision::Suppress { why: Why::Breaker, until: Some(until) }
             }
             decision => decision,
         }

@@ -167,7 +167,10 @@ pub(crate) async fn claim_for(
     for message in found {
         let sql = "select channel, n, cause, checkpoint_n from wakeup join message_doc on message_doc.message = wakeup.message
                    where wakeup.message = ?1";
-        let Some(row) = tx.query(sql, params![message.id]).await?.into_iter().next() else { continue };
+        let Some(row) = tx.query(sql, params![message.id]).await?.into_iter().next() else {
+            drop_read(tx, vec![message]).await?;
+            continue;
+        };
         let (channel, n): (String, i64) = (row.get("channel")?, row.get("n")?);
         let Some(reader) = channel::reader::load_free(tx, agent, &channel).await? else { continue };
         // A result that was delivered is posted, although its posts were read since.

@@ -1,5 +1,5 @@
 use super::{
-    facts::{Facts, Reader, readers},
+    facts::{Facts, Reader, Roots, readers},
     rule::{Decision, Why as Reason, decide},
     settings::Settings,
     state,
@@ -110,7 +110,7 @@ impl Op for Why {
         reader.wake = last.first().map_or(Ok(reader.wake), |row| row.get("n"))?;
         let settings = Settings::load(tx).await?;
         let (breaker, _) = state::read(&tx.one(state::stmt()).await?.rows)?;
-        let facts = Facts::load(tx, std::slice::from_ref(&reader), &settings).await?;
+        let facts = Facts::load(tx, std::slice::from_ref(&reader), &settings, Roots::Read).await?;
         let pair = &facts.pairs[&reader.pair()];
         explained.unread = pair.wakers.len() as i64;
         if explained.job(tx).await? {
