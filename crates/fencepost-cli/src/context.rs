@@ -213,12 +213,13 @@ impl Context {
     /// The run that causes what this command makes: the one that was named, or an agent's session. A terminal is a person's.
     fn causing_run(&self) -> Option<String> {
         // Most commands of people need not look at their ancestors for it.
-        if self.invocation.run.is_none() && identity::variables().iter().all(|name| variable(name).is_none())
+        let is_set = |name: &&str| variable(name).is_some();
+        if self.invocation.run.is_none() && !identity::variables().iter().any(is_set) && !identity::recorded::any()
         {
             return None;
         }
         let identity = self.identity();
-        matches!(identity.reason, Reason::Flag | Reason::Variable | Reason::Agent(_))
+        (matches!(identity.reason, Reason::Flag | Reason::Variable) || identity.reason.is_agent())
             .then(|| identity.run.clone())
     }
 

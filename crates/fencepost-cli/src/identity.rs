@@ -2,13 +2,22 @@
 //! commands of a terminal act for the same run, and those of two terminals never do.
 
 pub mod process;
+pub mod recorded;
 
 use crate::names::digest;
 use process::Process;
+use recorded::Record;
 use std::collections::HashMap;
 
-/// Agents that give their processes a variable with the session, and the prefix of the run's name.
-const AGENTS: [(&str, &str); 2] = [("CODEX_SESSION_ID", "codex"), ("CLAUDE_CODE_SESSION_ID", "claude")];
+/// Agents that give their processes a variable with the session, and the prefix of the run's name. Of two variables that an agent
+/// set together the first counts.
+const AGENTS: [(&str, &str); 3] =
+    [("CODEX_SESSION_ID", "codex"), ("CODEX_THREAD_ID", "codex"), ("CLAUDE_CODE_SESSION_ID", "claude")];
+/// A session and its thread. A thread of its own is a subagent of the session.
+const THREADS: (&str, &str) = ("CODEX_SESSION_ID", "CODEX_THREAD_ID");
+
+/// Programs that start commands, outlive them, and are no agents.
+const DAEMONS: [&str; 8] = ["cron", "crond", "anacron", "atd", "sshd", "systemd", "init", "containerd-shim"];
 
 /// The variable that names the run itself.
 pub const RUN: &str = "FENCE_RUN";
@@ -31,6 +40,8 @@ pub enum Reason {
     Variable,
     /// The session of an agent, named by this variable.
     Agent(&'static str),
+    /// The session that a hook of the client recorded for an ancestor.
+    Recorded,
     /// The session of a terminal, or of another process that started a session.
     Session,
     /// The session's leader is gone or out of sight, so our oldest ancestor in the session stands for it.
@@ -38,11 +49,17 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Is it an agent's session, which its subagents may share?
+    pub fn is_agent(&self) -> bool {
+        matches!(self, Reason::Agent(_) | Reason::Recorded)
+    }
+
     pub fn describe(&self) -> String {
         match self {
             Reason::Flag => "--run names it".into(),
             Reason::Variable => "FENCE_RUN names it".into(),
             Reason::Agent(variable) => format!("{variable} names the innermost agent session"),
+            Reason::Recorded => "the client's hook recorded its session".into(),
             Reason::Session => "no agent session is set, so this terminal's session is the run".into(),
             Reason::Orphan => {
                 "no agent session is set and the session's leader is gone, so the oldest process here is the run"
@@ -53,20 +70,30 @@ impl Reason {
 }
 
 /// The variables from which a process learns the run that it acts for.
-pub fn variables() -> [&'static str; 3] {
-    [RUN, AGENTS[0].0, AGENTS[1].0]
+pub fn variables() -> [&'static str; 4] {
+    [RUN, AGENTS[0].0, AGENTS[1].0, AGENTS[2].0]
 }
 
 /// Do the variables of this process name the run?
 pub fn acts_for(process: &Process, run: &str) -> bool {
     let of = |variable| process.variables.get(variable).filter(|value| !value.is_empty());
-    let agents =
-        AGENTS.iter().any(|&(variable, prefix)| of(variable).is_some_and(|id| agent_run(prefix, id) == run));
+    // The run of a subagent ends with its session.
+    let session = run.split_once('.').map_or(run, |(session, _)| session);
+    let agents = AGENTS
+        .iter()
+        .any(|&(variable, prefix)| of(variable).is_some_and(|id| agent_run(prefix, id) == session));
     of(RUN).map_or(agents, |named| named == run)
 }
 
-fn agent_run(prefix: &str, id: &str) -> String {
-    format!("{prefix}-{}", plain(id))
+/// The run of an agent's session: `claude-7f3a`.
+pub fn agent_run(prefix: &str, id: &str) -> String {
+    // A dot separates the subagent.
+    format!("{prefix}-{}", plain(id).replace('.', "-"))
+}
+
+/// The run of a subagent: `claude-7f3a.a12`.
+pub fn subagent_run(session: &str, agent: &str) -> String {
+    format!("{session}.{}", plain(agent).replace('.', "-"))
 }
 
 /// The run of this process, by its flags, its variables and its ancestors.
@@ -75,28 +102,71 @@ pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
     let environment =
         names.iter().filter_map(|&name| Some((name, std::env::var(name).ok()?))).collect::<HashMap<_, _>>();
     let find = |pid| Process::read(pid, &names);
-    decide(flag, variable, &environment, &process::lineage(&names), find, &process::realm())
+    decide(flag, variable, &environment, &process::lineage(&names), find, recorded::of, &process::realm())
 }
 
-/// The rule. `lineage` is this process, its parent, and so on. `find` reads any process. `realm` is the scope in which process
-/// ids are unique.
+/// The process of the client that started this one, without the shells that run only our command: for a hook or an MCP server, which
+/// know their session otherwise.
+pub fn client() -> Option<Process> {
+    let lineage = process::lineage(&[]);
+    let mut above = lineage.into_iter().skip(1).skip_while(|process| process.is_throwaway);
+    above.next().filter(|process| !adopts_orphans(process, "") && !is_daemon(process))
+}
+
+/// The rule. `lineage` is this process, its parent, and so on. `find` reads any process. `recorded` reads the session that a hook
+/// recorded for a process. `realm` is the scope in which process ids are unique.
 fn decide(
     flag: Option<String>,
     variable: Option<String>,
     environment: &HashMap<&'static str, String>,
     lineage: &[Process],
     find: impl Fn(i32) -> Option<Process>,
+    recorded: impl Fn(&Process) -> Option<Record>,
     realm: &str,
 ) -> Identity {
-    let found = agent_session(environment, lineage).or_else(|| session(lineage, find, realm));
+    let ancestors = lineage.get(1..).unwrap_or_default();
+    let record = || ancestors.iter().find_map(|process| Some((process, recorded(process)?)));
+    let found = agent_session(environment, lineage).map(|identity| match record() {
+        // The client began a new session since it started the process that gave us the variable.
+        Some((_, record)) if record.earlier.contains(&identity.run) => {
+            Identity { run: record.run, ..identity }
+        }
+        _ => identity,
+    });
+    let found = found.or_else(|| {
+        let (client, record) = record()?;
+        Some(Identity { run: record.run, reason: Reason::Recorded, owner: Some(client.clone()) })
+    });
+    let found = found.or_else(|| session(lineage, find, realm));
     let named = flag.map(|run| (run, Reason::Flag)).or(variable.map(|run| (run, Reason::Variable)));
     match (named, found) {
-        (Some((run, reason)), found) => Identity { run, reason, owner: found.and_then(|found| found.owner) },
+        (Some((run, reason)), found) => {
+            let owner = found.and_then(|found| found.owner);
+            // A client that starts each command in a session of its own: the named run lives longer than the command.
+            let owner = owner.map(|owner| {
+                match owner.is_throwaway || Some(owner.pid) == lineage.first().map(|us| us.pid) {
+                    true => lasting(lineage).cloned().unwrap_or(owner),
+                    false => owner,
+                }
+            });
+            Identity { run, reason, owner }
+        }
         (None, Some(found)) => found,
         (None, None) => {
             Identity { run: format!("process-{}", std::process::id()), reason: Reason::Orphan, owner: None }
         }
     }
+}
+
+/// The nearest ancestor outside of our session, if it may be an agent.
+fn lasting(lineage: &[Process]) -> Option<&Process> {
+    let ours = lineage.first()?.session;
+    let above = lineage.iter().find(|process| process.session != ours && !process.is_throwaway)?;
+    (!adopts_orphans(above, "") && !is_daemon(above)).then_some(above)
+}
+
+fn is_daemon(process: &Process) -> bool {
+    DAEMONS.contains(&process.name.as_str())
 }
 
 /// The innermost agent session. An agent sets its variable, and all processes below inherit it; agents start other agents. So the
@@ -111,6 +181,10 @@ fn agent_session(environment: &HashMap<&'static str, String>, lineage: &[Process
         Some((depth, variable, prefix, agent_run(prefix, id)))
     });
     let (depth, variable, agent, run) = set.min_by_key(|&(depth, ..)| depth)?;
+    let thread = environment.get(THREADS.1).filter(|thread| {
+        variable == THREADS.0 && !thread.is_empty() && environment.get(THREADS.0) != Some(thread)
+    });
+    let run = thread.map_or(run.clone(), |thread| subagent_run(&run, thread));
     // If the agent is gone, the process that adopts orphans is our ancestor, and would be the owner for ever. Then the
     // outermost process that the agent left behind is the owner.
     let owner = ancestors.get(depth).filter(|above| !adopts_orphans(above, agent));
@@ -193,7 +267,7 @@ mod tests {
 
     fn decided(text: &str) -> Identity {
         let lineage = lineage(text);
-        decide(None, None, &lineage[0].variables, &lineage, |_| None, "here")
+        decide(None, None, &lineage[0].variables, &lineage, |_| None, |_| None, "here")
     }
 
     fn run_and_owner(text: &str) -> (String, Option<String>) {
@@ -290,6 +364,70 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_of_codex_is_a_session_or_a_subagent() {
+        let of =
+            |variables: &str| decided(&format!("9 8 fence {variables}\n8 8 bash! {variables}\n6 5 codex*"));
+        for (variables, run, variable) in [
+            ("CODEX_T=t", "codex-t", "CODEX_THREAD_ID"),
+            ("CODEX_S=s CODEX_T=s", "codex-s", "CODEX_SESSION_ID"),
+            ("CODEX_S=s CODEX_T=t", "codex-s.t", "CODEX_SESSION_ID"),
+            ("CODEX_S=s CODEX_T=", "codex-s", "CODEX_SESSION_ID"),
+        ] {
+            assert_eq!(
+                (of(variables).run, of(variables).reason),
+                (run.into(), Reason::Agent(variable)),
+                "{variables}"
+            );
+        }
+        let subagent = lineage("9 8 fence CODEX_S=s CODEX_T=t").remove(0);
+        assert!(acts_for(&subagent, "codex-s.t") && !acts_for(&subagent, "codex-u.t"));
+    }
+
+    /// The client is process 6.
+    #[test]
+    fn a_recorded_session_comes_before_the_terminal_and_replaces_an_earlier_one() {
+        let recorded = |process: &Process| {
+            let record =
+                Record { run: "gemini-2".into(), earlier: vec!["claude-1".into()], ..Record::default() };
+            (process.pid == 6).then_some(record)
+        };
+        let run = |text: &str| {
+            let lineage = lineage(text);
+            let decided = decide(None, None, &lineage[0].variables, &lineage, |_| None, recorded, "here");
+            (decided.run, decided.reason, decided.owner.map(|owner| owner.pid))
+        };
+        let variable = Reason::Agent("CLAUDE_CODE_SESSION_ID");
+        for (text, expected) in [
+            ("9 8 fence\n8 8 bash!\n6 5 gemini*\n5 5 bash*", ("gemini-2", Reason::Recorded, 6)),
+            ("9 6 fence\n6 6 gemini\n1 1 init", ("gemini-2", Reason::Recorded, 6)),
+            ("9 6 fence CLAUDE=1\n6 6 claude\n1 1 init", ("gemini-2", variable.clone(), 6)),
+            ("9 6 fence CLAUDE=3\n6 6 claude\n1 1 init", ("claude-3", variable, 6)),
+        ] {
+            let (run, reason, owner) = run(text);
+            assert_eq!((run.as_str(), reason, owner), (expected.0, expected.1, Some(expected.2)), "{text}");
+        }
+    }
+
+    /// Clients without a variable that start each command in a session of its own, without a terminal above.
+    #[test]
+    fn a_named_run_lives_as_long_as_its_client() {
+        for (what, text, owner) in [
+            ("a shell that stays", "9 8 fence\n8 8 bash!\n6 6 gemini\n1 1 init", 6),
+            ("a shell that became the command", "9 9 fence\n6 6 gemini\n1 1 init", 6),
+            ("a wrapper in the session", "9 7 fence\n8 7 timeout\n7 7 bash!\n6 6 gemini\n1 1 init", 6),
+            ("a script", "9 8 fence\n8 8 bash\n6 6 gemini\n1 1 init", 8),
+            ("a job of cron", "9 8 fence\n8 8 sh!\n6 4 cron\n1 1 init", 8),
+            ("a command over ssh", "9 8 fence\n8 8 bash!\n6 6 sshd\n1 1 init", 8),
+            ("an orphan", "9 8 fence\n8 8 bash!\n1 1 init", 8),
+        ] {
+            let lineage = lineage(text);
+            let named =
+                decide(Some("r".into()), None, &lineage[0].variables, &lineage, |_| None, |_| None, "here");
+            assert_eq!(named.owner.map(|owner| owner.pid), Some(owner), "{what}");
+        }
+    }
+
+    #[test]
     fn a_named_run_comes_first() {
         let lineage = lineage("9 8 fence CLAUDE=c\n8 8 bash CLAUDE=c\n6 5 claude*");
         let identify = |flag: Option<&str>, variable: Option<&str>| {
@@ -298,6 +436,7 @@ mod tests {
                 variable.map(Into::into),
                 &lineage[0].variables,
                 &lineage,
+                |_| None,
                 |_| None,
                 "",
             );

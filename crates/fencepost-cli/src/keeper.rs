@@ -73,7 +73,7 @@ pub fn owner(context: &Context) -> Result<Owner> {
     let owner = context.identity().owner.as_ref().filter(|owner| Some(owner.pid) != Process::own_id());
     let owner = owner.ok_or_else(|| {
         Error::new(Code::Invalid, "there is no terminal and no agent for which a keeper could renew the run")
-            .hint("claim without --keep, and use fence renew before the lease expires")
+            .hint("name a run: fence claim --keep --run NAME keeps it while the program above lives; or claim without --keep, and use fence renew before the lease expires")
     })?;
     Ok(Owner { pid: owner.pid, started: owner.started })
 }

@@ -9,8 +9,8 @@ pub mod draft;
 use fencepost::{Error, Result};
 use rustix::{
     fs::{
-        AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, futimens, open, openat, statat,
-        unlinkat,
+        AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, futimens, open, openat, renameat,
+        statat, unlinkat,
     },
     process::geteuid,
 };
@@ -111,6 +111,11 @@ impl Directory {
             true => Ok(()),
             false => Err(refused(&self.path, "is another directory now")),
         }
+    }
+
+    /// Gives a file of this directory another name, and replaces the file that has it.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&self.handle, from, &self.handle, to)?)
     }
 
     pub fn remove(&self, name: &str) -> io::Result<()> {

@@ -1,7 +1,7 @@
 use super::{duration, wait_reason};
 use crate::{context::Context, keeper, output::tasks::claimed};
 use clap::Args;
-use fencepost::{Millis, Result, task};
+use fencepost::{Code, Error, Millis, Result, task};
 use std::process::ExitCode;
 
 /// Claim a task: the named one, or the best that is ready
@@ -56,6 +56,8 @@ impl Claim {
             ttl_ms: self.ttl,
             max_ms: self.max,
             resume: self.resume,
+            // Subagents share a session. Of them only one takes the next task.
+            one_at_a_time: self.task.is_none() && context.identity().reason.is_agent(),
             request: context.request(),
             wait_ms,
         };
@@ -75,9 +77,16 @@ impl Claim {
         if self.quiet {
             context.warn_of_lease(&reply.claim);
         }
-        // The claim exists, so its token was printed. The caller must know that nobody renews it.
-        if let Err(e) = kept {
-            context.warn(&e);
+        // The claim exists, so its token was printed. The caller must know that nobody renews it, or that it ends soon.
+        match kept {
+            Err(e) => context.warn(&e),
+            Ok(Some(_)) if context.identity().owner.as_ref().is_some_and(|owner| owner.is_throwaway) => {
+                let message = "the run ends with the shell that runs this command, and its claim is given back then";
+                context.warn(&Error::new(Code::NotReady, message).hint(
+                    "to keep it over several commands, name the run in each of them: --run NAME, or FENCE_RUN",
+                ));
+            }
+            Ok(_) => {}
         }
         Ok(ExitCode::SUCCESS)
     }

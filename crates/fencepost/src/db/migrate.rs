@@ -30,6 +30,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 18, sql: include_str!("migrations/0018_loops.sql") },
     Migration { version: 19, sql: include_str!("migrations/0019_once.sql") },
     Migration { version: 20, sql: include_str!("migrations/0020_storms.sql") },
+    Migration { version: 21, sql: include_str!("migrations/0021_waiting.sql") },
     #[cfg(test)]
     Migration { version: 21, sql: include_str!("../ops/conformance/parcel.sql") },
 ];

@@ -277,7 +277,7 @@ from fleet",
             leak(format!(
                 "select cast({id} as text) as resource_id, fence, claimed_at, until_at,
   run.key as run_key, run.name as run_name, run.agent as run_agent, run.expires_at as run_expires_at,
-  run.ended_at as run_ended_at
+  run.ended_at as run_ended_at, run.waiting_at as run_waiting_at
 from run join {name} on {name}.run = run.key
 where run.ended_at is null and run.expires_at > ?1 and (until_at is null or until_at > ?1)
   and (cast(?2 as text) is null or run.name = ?2)

@@ -26,6 +26,9 @@ pub struct Claim {
     /// The run's lease, if it is longer than the requested `ttl_ms`: a lease never becomes shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_kept_ms: Option<Millis>,
+    /// Since when the holder waits for a person. Only `claim/list` shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_at: Option<Time>,
 }
 
 /// The claim columns of an item's row, with the claim's run: alive, lapsed or ended.
@@ -78,6 +81,7 @@ impl Hold {
             claimed_at: self.claimed_at,
             expires_at: self.expires_at(),
             lease_kept_ms: self.lease_kept,
+            waiting_at: None,
         }
     }
     /// The reason why the claim is over.

@@ -184,6 +184,13 @@ impl Holder {
         }
     }
 
+    /// A lock for which other claims wait that take it, too, with the run's key. `None` for a new run: of two claims that open it
+    /// at the same time one starts over.
+    pub fn exclusive(&self) -> Option<(i64, Stmt)> {
+        let key = self.key?;
+        Some((key, Stmt::lock("select key from run where key = ?1 for no key update", params![key])))
+    }
+
     /// The hold of a new claim.
     pub fn hold(&self, run_key: i64, fence: i64, max: Option<Millis>, now: Time) -> Hold {
         Hold {

@@ -10,7 +10,16 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-verbs![list::List, renew::Renew, suspect::Suspect, settle::Settle, charge::Charge, end::End];
+verbs![
+    list::List,
+    renew::Renew,
+    wait::Wait,
+    suspect::Suspect,
+    settle::Settle,
+    charge::Charge,
+    lift::Lift,
+    end::End
+];
 /// A session of one executor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
@@ -29,6 +38,9 @@ pub struct Run {
     /// The lease expired, but expiry has not written that yet. The next claim or the server will.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lapsed: bool,
+    /// Since when it waits for a person (`run/wait`). Only `run/list` shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_at: Option<Time>,
     /// The number of its claims.
     #[serde(default)]
     pub holds: i64,
@@ -76,6 +88,7 @@ impl RunRow {
             ended_at,
             reason,
             lapsed,
+            waiting_at: None,
             holds: 0,
             claims: Vec::new(),
             trigger: None,

@@ -2,7 +2,7 @@
 
 use crate::open_transactions::hold;
 use fencepost::{
-    Code, Fleet, ManualClock, Millis, Time, admin, claim, claim::Verdict, lock, params, run, task,
+    Code, Fleet, ManualClock, Millis, Time, admin, claim, claim::Verdict, event, lock, params, run, task,
 };
 use fencepost_testing::{
     PATIENCE, World, on_both,
@@ -10,6 +10,10 @@ use fencepost_testing::{
     world::{START, code, options, refused},
 };
 use std::time::Duration;
+
+fn start() -> Time {
+    START.parse().expect("a time")
+}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -150,6 +154,44 @@ on_both! {
             +31s end tab owner_gone=true               -> run.alive=false
             show auth-1                                -> unassigned attempts=1
         ").await;
+    }
+
+    /// The mark changes nothing about the claim, and a new incarnation of the run does not have it.
+    async fn a_run_that_waits_for_a_person(world: World) {
+        let mark = |waiting| world.fleet.call(run::Wait { run: "tab".into(), waiting });
+        let listed = async || {
+            let list = claim::List { run: Some("tab".into()), limit: None };
+            world.fleet.call(list).await.unwrap().claims.remove(0).waiting_at
+        };
+        world.add("t").await;
+        assert_eq!(code(mark(true).await), Code::LeaseExpired, "it has not begun");
+        let claim = || task::Claim { ttl_ms: Some(Millis::seconds(30)), ..task::Claim::of("auth-1", "tab") };
+        let expires_at = world.fleet.call(claim()).await.unwrap().claim.expires_at;
+        let marked = mark(true).await.unwrap().run;
+        assert_eq!((marked.waiting_at, marked.expires_at), (Some(start()), expires_at));
+        world.pass(5);
+        assert_eq!(mark(true).await.unwrap().run.waiting_at, Some(start()), "since the first mark");
+        assert_eq!(listed().await, Some(start()));
+        assert_eq!(mark(false).await.unwrap().run.waiting_at, None);
+        assert_eq!(listed().await, None);
+        mark(true).await.unwrap();
+        world.pass(31);
+        assert_eq!(code(mark(false).await), Code::LeaseExpired);
+        world.fleet.call(claim()).await.unwrap();
+        assert_eq!(listed().await, None);
+        assert_eq!((world.times("run.waiting").await, world.times("run.resumed").await), (2, 1));
+    }
+
+    async fn a_lifted_guard_is_in_the_log(world: World) {
+        let lift = run::Lift { run: "claude-1".into(), for_ms: None, reason: Some("hotfix".into()) };
+        let lifted = world.fleet.call(lift.clone()).await.unwrap();
+        assert_eq!(lifted.until, start().plus(Millis::minutes(10)));
+        let of_run = event::List { resource: Some("run/claude-1".into()), ..event::List::default() };
+        let logged = world.follow(of_run).await.remove(0);
+        assert_eq!(logged.kind, "run.lifted");
+        assert_eq!(logged.details.unwrap()["reason"], "hotfix");
+        let refused = world.fleet.call(run::Lift { for_ms: Some(Millis(-1)), ..lift }).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Invalid);
     }
 
     async fn a_claim_reports_a_longer_lease_that_is_kept(world: World) {

@@ -214,7 +214,7 @@ async fn a_newer_sqlite_fleet_is_refused() {
     let error = refused(Fleet::open(&world.url).await);
     assert_eq!(error.code(), Code::Unavailable);
     let message = error.message().replace(&world.url, "DIR/fence.db");
-    insta::assert_snapshot!(message, @"`DIR/fence.db`: the fleet has schema version 99, and this fence knows versions up to 20");
+    insta::assert_snapshot!(message, @"`DIR/fence.db`: the fleet has schema version 99, and this fence knows versions up to 21");
     insta::assert_snapshot!(error.hint_text().unwrap(), @"use the newer fence that made it, or restore the backup it left beside the database");
 }
 
@@ -277,7 +277,7 @@ async fn many_processes_create_or_migrate_one_postgres_fleet_at_once() {
         assert_eq!(fleets[5].call(task::Add::new("auth", "first")).await.unwrap().task.id, "auth-1");
         let applied =
             connect(&schema).await.query("select version from migration order by 1", &[]).await.unwrap();
-        assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), (1..=20).collect::<Vec<_>>());
+        assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), (1..=21).collect::<Vec<_>>());
     }
 }
 
@@ -288,5 +288,5 @@ async fn a_newer_postgres_fleet_is_refused() {
     connect(&schema).await.batch_execute("insert into migration(version) values (99)").await.unwrap();
     let error = refused(Fleet::open(&postgres_url(&schema)).await);
     assert_eq!(error.code(), Code::Unavailable);
-    insta::assert_snapshot!(error.message(), @"the fleet has schema version 99, and this fence knows versions up to 20");
+    insta::assert_snapshot!(error.message(), @"the fleet has schema version 99, and this fence knows versions up to 21");
 }

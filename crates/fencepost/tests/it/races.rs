@@ -75,6 +75,37 @@ on_both! {
         }
     }
 
+    /// In every round the run is new, and in every second one it already exists: it holds a lock.
+    async fn a_run_that_takes_one_task_at_a_time(world: World) {
+        let [one, other] = fleets(&world).await;
+        for round in 0..ROUNDS {
+            let run = format!("session-{round}");
+            for _ in 0..2 {
+                world.add("t").await;
+            }
+            if round % 2 == 1 {
+                world.fleet.call(lock::Claim::new(format!("l{round}"), &run)).await.unwrap();
+            }
+            let claim = || task::Claim { one_at_a_time: true, ..task::Claim::next("auth", &run) };
+            let (a, b) = tokio::join!(one.call(claim()), other.call(claim()));
+            let (claimed, refused) = match (a, b) {
+                (Ok(claimed), Err(refused)) | (Err(refused), Ok(claimed)) => (claimed, refused),
+                both => panic!("round {round}: {both:?}"),
+            };
+            assert_eq!((refused.code(), refused.field("own")), (Code::AlreadyClaimed, Some(&true.into())), "round {round}");
+            assert_eq!(refused.field("token"), Some(&claimed.claim.token.clone().into()), "round {round}");
+            // A named one is meant.
+            let ready = world.fleet.call(task::Ready::default()).await.unwrap().tasks.remove(0);
+            let named = task::Claim { one_at_a_time: true, ..task::Claim::of(&ready.id, &run) };
+            let named = world.fleet.call(named).await.unwrap();
+            for token in [claimed.claim.token, named.claim.token] {
+                world.fleet.call(task::Done::new(&token)).await.unwrap();
+            }
+            let refused = world.fleet.call(claim()).await.unwrap_err();
+            assert_eq!(refused.code(), Code::BoardFinished, "round {round}: it holds nothing more");
+        }
+    }
+
     async fn a_renewal_racing_the_end_of_its_run(world: World) {
         let [one, other] = fleets(&world).await;
         let id = world.add("t").await;

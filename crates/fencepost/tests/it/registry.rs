@@ -155,9 +155,11 @@ fn every_op_is_listed() {
     claim/unclaim    admin
     run/list         reader reads
     run/renew        agent
+    run/wait         agent
     run/suspect      agent
     run/settle       agent
     run/charge       agent
+    run/lift         agent
     run/end          agent
     event/list       reader reads
     event/prune      admin

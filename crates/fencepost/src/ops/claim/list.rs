@@ -52,7 +52,8 @@ impl Op for List {
             for mut row in answers.take(part).rows {
                 if let Some(hold) = Hold::read(&mut row)? {
                     let id = row.take::<String>("resource_id")?;
-                    claims.push(hold.claim(&Resource::new(noun, id)));
+                    let waiting_at = row.take("run_waiting_at")?;
+                    claims.push(Claim { waiting_at, ..hold.claim(&Resource::new(noun, id)) });
                 }
             }
         }

@@ -46,7 +46,7 @@ static ONE: LazyLock<&str> = LazyLock::new(|| shown("cast(null as text)", "where
 
 fn shown(output: &str, which: &str) -> &'static str {
     leak(format!(
-        "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason, trigger_type, host, exit, cost,
+        "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason, trigger_type, host, exit, cost, waiting_at,
   {output} as output,
   {} as holds
 from run {which}",
@@ -90,6 +90,7 @@ async fn views(tx: &mut Tx<'_>, page: Stmt) -> Result<Vec<Run>> {
         Ok(Run {
             holds: if alive { row.get("holds")? } else { 0 },
             claims: held.remove(&run.key).filter(|_| alive).unwrap_or_default(),
+            waiting_at: row.get::<Option<_>>("waiting_at")?.filter(|_| alive),
             trigger: row.get("trigger_type")?,
             host: row.get("host")?,
             exit: row.get("exit")?,

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::{Batch, Delivered, Stmt, Subscription, Tx},
+    db::{Batch, Delivered, Row, Stmt, Subscription, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -68,6 +68,10 @@ pub struct Claim {
     /// that holds other items meanwhile, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
+    /// Without a named task: refuse if the run already holds one. For a session that several agents may share without knowing
+    /// of each other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub one_at_a_time: bool,
     /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
@@ -128,6 +132,7 @@ impl Op for Claim {
             agent: self.agent,
             ttl: self.ttl_ms,
             max: self.max_ms,
+            one_at_a_time: self.one_at_a_time,
         };
         check::request(self.request.as_deref())?;
         let mut claimed = match id {
@@ -147,6 +152,8 @@ pub(super) struct Wanted {
     pub agent: Option<String>,
     pub ttl: Option<Millis>,
     pub max: Option<Millis>,
+    /// Only if the run holds no task yet.
+    pub one_at_a_time: bool,
 }
 
 impl Wanted {
@@ -219,12 +226,20 @@ impl Wanted {
         let agent = holder.agent.clone();
         for mine in [agent.as_deref().map(Some), Some(None)].into_iter().flatten() {
             let mut batch = Batch::new();
+            let exclusive = holder.exclusive().filter(|_| self.one_at_a_time && run_key.is_none());
+            let held = exclusive.map(|(key, lock)| {
+                batch.add(lock);
+                batch.add(Stmt::read(HELD_BY, params![key, tx.now]))
+            });
             let first = run_key.is_none().then(|| {
                 let is_limited = usage::is_limited(agent.as_deref());
                 (batch.add(holder.enter(tx.now)), batch.add(is_limited))
             });
             let picked = batch.add(self.pick(mine, count));
             let mut answers = tx.send(batch).await?;
+            if let Some(held) = held.and_then(|held| answers.take(held).rows.into_iter().next()) {
+                return Err(holds_another(&self.run, &held)?);
+            }
             found = answers.take(picked).rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
             if let Some((entered, is_limited)) = first {
                 run_key = Some(holder.key(&answers.take(entered).rows)?);
@@ -516,6 +531,20 @@ pub(crate) async fn take(
         return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
+}
+
+/// A task that a run holds.
+const HELD_BY: &str =
+    "select board, n, fence from task where run = ?1 and (until_at is null or until_at > ?2) limit 1";
+
+/// The refusal of a second task for a run that takes one at a time.
+fn holds_another(run: &str, held: &Row) -> Result<Error> {
+    let id = format!("{}-{}", held.get::<String>("board")?, held.get::<i64>("n")?);
+    let token = format!("task/{id}@{}", held.get::<i64>("fence")?);
+    Ok(Error::new(Code::AlreadyClaimed, format!("run `{run}` already holds `{token}`"))
+        .with("own", true)
+        .with("token", token)
+        .hint("finish it first; fence claim ID takes a second one by its name, and a subagent names a run of its own: --run NAME"))
 }
 
 /// The rule of a claim.

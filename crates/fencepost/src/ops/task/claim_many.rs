@@ -74,6 +74,7 @@ impl Op for ClaimMany {
             agent: self.agent,
             ttl: self.ttl_ms,
             max: self.max_ms,
+            one_at_a_time: false,
         };
         Ok(ClaimedMany { claims: wanted.best(tx, self.count).await? })
     }

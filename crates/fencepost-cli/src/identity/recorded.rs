@@ -1,0 +1,105 @@
+//! Sessions that a hook recorded for a client's process. Commands below that process act for the session's run, also if the client
+//! gives them no variable.
+//!
+//! A record is a file `process-PID-STARTED` in `fence/sessions` of the user's directory for state. It is found by the ancestors of
+//! a process, so it is not kept in a directory that a client may hide from its processes by another environment.
+
+use super::process::{self, Process};
+use crate::{
+    environment::state_home,
+    private_files::{Directory, Missing},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+};
+
+const PREFIX: &str = "process-";
+/// A client that begins a new session again and again in one process does not grow its record for ever.
+const EARLIER_MAX: usize = 50;
+
+/// The sessions of one client process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The run of the current session.
+    pub run: String,
+    /// The runs of earlier sessions of the same process. A process that the client started then, such as an MCP server, still has
+    /// the variable of its session.
+    #[serde(default)]
+    pub earlier: Vec<String>,
+    /// The boot and the container in which the process id is valid.
+    realm: String,
+}
+
+/// The directory for the records, and for other facts about sessions.
+pub fn directory() -> Option<io::Result<Directory>> {
+    state_home().map(|state| Directory::create(&state.join("fence/sessions")))
+}
+
+/// Did a client of this user ever record a session?
+pub fn any() -> bool {
+    state_home().is_some_and(|state| state.join("fence/sessions").exists())
+}
+
+/// The record of this process.
+pub fn of(process: &Process) -> Option<Record> {
+    let directory = Directory::open(&state_home()?.join("fence/sessions")).ok()?;
+    let record = read(&directory, &name(process))?;
+    (record.realm == process::realm()).then_some(record)
+}
+
+/// Records that the client with this process works for this run from now on, and forgets clients that are gone.
+pub fn record(client: &Process, run: &str) -> io::Result<()> {
+    let Some(directory) = directory().transpose()? else { return Ok(()) };
+    let name = name(client);
+    let before = read(&directory, &name).unwrap_or_default();
+    let mut earlier = before.earlier;
+    earlier.push(before.run);
+    earlier.retain(|earlier| !earlier.is_empty() && earlier != run);
+    let from = earlier.len().saturating_sub(EARLIER_MAX);
+    let record = Record { run: run.to_owned(), earlier: earlier.split_off(from), realm: process::realm() };
+    replace(&directory, &name, serde_json::to_string(&record)?.as_bytes())?;
+    forget_the_dead(&directory);
+    Ok(())
+}
+
+/// Writes a file of the directory in one step: a reader sees the old content or the new.
+pub fn replace(directory: &Directory, name: &str, content: &[u8]) -> io::Result<()> {
+    let draft = format!("draft-{:016x}", fastrand::u64(..));
+    let mut file = directory.file(&draft, Missing::Create)?;
+    let written = file.write_all(content).and_then(|()| directory.rename(&draft, name));
+    written.inspect_err(|_| {
+        let _ = directory.remove(&draft);
+    })
+}
+
+pub fn text(directory: &Directory, name: &str) -> Option<String> {
+    let file: File = directory.file(name, Missing::Refuse).ok()?;
+    let mut text = String::new();
+    // Nothing that we write is as long.
+    file.take(1 << 20).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn read(directory: &Directory, name: &str) -> Option<Record> {
+    serde_json::from_str(&text(directory, name)?).ok()
+}
+
+fn name(process: &Process) -> String {
+    format!("{PREFIX}{}-{}", process.pid, process.started)
+}
+
+/// Records of other boots and containers go, too, if no process here has their id and start time: their process cannot be asked, and
+/// a record that is missing only makes the terminal the run.
+fn forget_the_dead(directory: &Directory) {
+    for name in directory.names().unwrap_or_default() {
+        let Some((pid, started)) = name.strip_prefix(PREFIX).and_then(|ids| ids.split_once('-')) else {
+            continue;
+        };
+        let (Ok(pid), Ok(started)) = (pid.parse(), started.parse()) else { continue };
+        if !(Process { pid, started, ..Process::default() }).is_alive() {
+            let _ = directory.remove(&name);
+        }
+    }
+}
