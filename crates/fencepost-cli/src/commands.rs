@@ -61,7 +61,7 @@ commands! {
     }
     "Work" {
         prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
-        done::Done, fail::Fail, release::Release, guard::Guard, git::Git, lock::Lock, once::Once, mail::Mail, watchdog::Watchdog,
+        done::Done, fail::Fail, release::Release, guard::Guard, hook::Hook, git::Git, lock::Lock, once::Once, mail::Mail, watchdog::Watchdog,
     }
     "Act for an agent" {
         work::Work, agent::Agent, pause::Pause, resume::Resume, poll::Poll, settle::Settle, inbox::Inbox, channel::Channel,
@@ -71,7 +71,7 @@ commands! {
         unpark::Unpark, cancel::Cancel, retry::Retry, reopen::Reopen,
     }
     "Look after the fleet" {
-        status::Status, top::Top, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
+        status::Status, top::Top, whoami::Whoami, claims::Claims, unclaim::Unclaim, lift::Lift, runs::Runs, end::End, events::Events,
         serve::Serve, key::Key, route::Route, storm::Storm, spend::Spend, doctor::Doctor, config::Config, trust::Trust, prune::Prune, backup::Backup, export::Export, call::Call, completions::Completions,
         man::Man, keep::Keep,
     }

@@ -214,7 +214,9 @@ impl Context {
     fn causing_run(&self) -> Option<String> {
         // Most commands of people need not look at their ancestors for it.
         let is_set = |name: &&str| variable(name).is_some();
-        if self.invocation.run.is_none() && !identity::variables().iter().any(is_set) && !identity::recorded::any()
+        if self.invocation.run.is_none()
+            && !identity::variables().iter().any(is_set)
+            && !identity::recorded::any()
         {
             return None;
         }

@@ -71,6 +71,11 @@ const TRIES: usize = 20;
 pub fn owner(context: &Context) -> Result<Owner> {
     // A command that leads its own session, such as a job of cron, is gone when it is done.
     let owner = context.identity().owner.as_ref().filter(|owner| Some(owner.pid) != Process::own_id());
+    if owner.is_some_and(Process::is_shared) {
+        let message = "the client runs its sessions in a background process that outlives them, so no keeper renews the run";
+        return Err(Error::new(Code::NotReady, message)
+            .hint("every command under the claim renews it, and so do the client's hooks: fence setup"));
+    }
     let owner = owner.ok_or_else(|| {
         Error::new(Code::Invalid, "there is no terminal and no agent for which a keeper could renew the run")
             .hint("name a run: fence claim --keep --run NAME keeps it while the program above lives; or claim without --keep, and use fence renew before the lease expires")

@@ -6,6 +6,7 @@
 //! the test `imports_go_down_only` reads the list and the imports.
 //!
 //! - `names`: unique names and digests
+//! - `guarded`: does a shell's command line run a guarded command?
 //! - `trailer`: the trailer of a git commit that was made under a claim
 //! - `environment`: variables, and the user's directories
 //! - `output`: standard output and standard error, tables, times, colours, untrusted text, progress, help
@@ -30,6 +31,7 @@ mod command_line;
 mod commands;
 mod context;
 mod environment;
+mod guarded;
 mod identity;
 mod keeper;
 mod location;

@@ -58,6 +58,11 @@ impl Location {
         (!path.contains("://")).then(|| Path::new(path))
     }
 
+    /// Is there a fleet? One that somebody named counts, also if it cannot be reached.
+    pub fn is_there(&self) -> bool {
+        matches!(self.reason, Reason::Named(_)) || self.file().is_none_or(Path::exists)
+    }
+
     /// Is the fleet behind a server?
     pub fn is_remote(&self) -> bool {
         fencepost_client::is_remote(&self.url)

@@ -46,7 +46,12 @@ pub struct Claim {
 
 impl Claim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let owner = self.keep.then(|| keeper::owner(context)).transpose()?;
+        let owner = self.keep.then(|| keeper::owner(context)).transpose();
+        // An agent works on without a keeper, and is told: in a sandbox nothing outlives the command.
+        let owner = match owner {
+            Err(e) if !context.identity().reason.is_agent() => return Err(e),
+            owner => owner,
+        };
         let op = |wait_ms| task::Claim {
             task: self.task.clone(),
             board: self.board.clone(),
@@ -65,7 +70,8 @@ impl Claim {
             None => context.call(op(None)).await?,
             wait => context.call_while_read(wait, op, wait_reason).await?,
         };
-        let kept = owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose();
+        let kept =
+            owner.and_then(|owner| owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose());
         context.print(&reply, |reply| match (self.quiet, &kept) {
             (true, _) => reply.claim.token.clone(),
             (false, Ok(Some(pid))) => {
@@ -81,7 +87,8 @@ impl Claim {
         match kept {
             Err(e) => context.warn(&e),
             Ok(Some(_)) if context.identity().owner.as_ref().is_some_and(|owner| owner.is_throwaway) => {
-                let message = "the run ends with the shell that runs this command, and its claim is given back then";
+                let message =
+                    "the run ends with the shell that runs this command, and its claim is given back then";
                 context.warn(&Error::new(Code::NotReady, message).hint(
                     "to keep it over several commands, name the run in each of them: --run NAME, or FENCE_RUN",
                 ));

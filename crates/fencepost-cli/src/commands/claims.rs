@@ -22,7 +22,7 @@ impl Claims {
             if reply.claims.is_empty() {
                 return "no claims".into();
             }
-            let mut table = Table::new(&["CLAIM", "RUN", "AGENT", "SINCE", "UNTIL"]).headed();
+            let mut table = Table::new(&["CLAIM", "RUN", "AGENT", "SINCE", "UNTIL", ""]).headed();
             for claim in &reply.claims {
                 table.row(vec![
                     claim.token.as_str().into(),
@@ -30,6 +30,7 @@ impl Claims {
                     claim.agent.as_deref().unwrap_or_default().into(),
                     context.terminal.when(claim.claimed_at).into(),
                     context.terminal.when(claim.expires_at).into(),
+                    claim.waiting_at.map_or("", |_| "waits for a person").into(),
                 ]);
             }
             table.render(&context.terminal)

@@ -5,6 +5,7 @@ mod hook_script;
 mod place;
 mod push;
 mod repository;
+mod session;
 
 use crate::context::Context;
 use clap::Args;

@@ -1,6 +1,6 @@
 use crate::{context::Context, location, output::text};
 use clap::Args;
-use fencepost::{Error, Result};
+use fencepost::{Error, Result, board};
 use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
@@ -37,6 +37,10 @@ struct Page {
 
 impl Prime {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        if let Some(board) = &self.board {
+            // A typing error would send the agent to a board without tasks.
+            context.call(board::Show { board: board.clone(), limit: Some(1) }).await?;
+        }
         let page = page(self.board.as_deref(), &context.command_line());
         let Some(directory) = self.skill else {
             return context.print(&Page { page: page.clone(), file: None }, |_| page);
@@ -90,16 +94,17 @@ claim more than one at a time.
    `task/auth-3@42`, with all you need: the body, \"done when\", notes, and the outputs of the tasks before it.
    Exit 3 means that nothing is ready: see below.
 2. Do the work. Report how it goes with `fence progress \"tests pass, docs are left\" task/auth-3@42`; that also renews
-   your claim. Run commands with effects outside (a push, a deploy, a message) only while the claim lives:
-   `fence guard task/auth-3@42 -- git push`.
+   your claim. To ask or tell the planner something: `fence note auth-3 \"the schema has two owners, which one?\"`.
+   Run commands with effects outside (a push, a deploy, a message) only while the claim lives. A push is also one at a time,
+   after a rebase: `fence guard task/auth-3@42 -- fence lock git/main --wait -- sh -c \"git pull --rebase && git push\"`.
 3. `fence done task/auth-3@42 --output \"the result, in a line or two\"` completes it. Tasks that depend on it get the
    output. If it cannot be done: `fence fail task/auth-3@42 --reason \"why\"`, with `--retry` if another attempt may
    succeed; if you must stop: `fence release task/auth-3@42 --note \"how far you came\"`.
 4. Go back to 1, until it says that everything is finished.
 
 Always name the token that you were given: others may act for the same session. If `fence whoami` names another run
-with each of your commands, set FENCE_RUN to a name of your own for all of them.
-Work in a git work tree of your own, and push under a lock: `fence lock git/main --wait -- git push`.
+with each of your commands, name one of your own in all of them: `fence claim --keep --run NAME`, or set FENCE_RUN. A
+subagent does so, too. Work in a git work tree of your own.
 
 Found more work? `fence add \"title\" --body \"what and why\" --after auth-3` plans it for another agent.
 `fence` alone shows who you are, what you hold and what is ready. To empty a queue: `fence mail --help`. To
@@ -127,6 +132,40 @@ A refusal is an answer: do not work around it. Never edit the database, and neve
 ",
         commands.join("\n")
     )
+}
+
+/// A shorter page, for the start of a client's session.
+pub fn session_page(board: Option<&str>, mcp: bool) -> String {
+    let on = board.map_or(String::new(), |board| format!(" --board {}", text::line(board)));
+    let of = board.map_or(String::new(), |board| format!(" of board `{}`", text::line(board)));
+    let head = "# fence
+
+Several agents work in this repository at the same time. `fence` gives each task to one of them: a claim is yours until you \
+complete it, give it back, or its lease expires. Never work on a task that you have not claimed, and hold one at a time.
+";
+    let tail = "
+A refusal is an answer: do not work around it. \"Your claim is over\" means: stop at once, push nothing, claim something else.
+";
+    match mcp {
+        true => format!(
+            "{head}
+- The tool `claim` takes the best ready task{of} and returns its token with everything you need.
+- While you work, `report` says how it goes and renews your claim. `plan` adds tasks that you find, and notes for the planner.
+- Before a push, a deploy or another effect outside, `guard` says whether the claim is still yours. Rebase, then push.
+- `finish` completes the task with its result, fails it with the reason, or gives it back. Then claim the next one.
+{tail}The resource fence://prime has the whole page. In a shell, `fence` acts for the same session.
+"
+        ),
+        false => format!(
+            "{head}
+- `fence claim --keep --wait 1m{on}` claims the best ready task and prints its token with everything you need.
+- `fence progress TEXT TOKEN` says how it goes and renews your claim. `fence note TASK TEXT` tells the planner something.
+- `fence guard TOKEN -- fence lock git/main --wait -- sh -c \"git pull --rebase && git push\"` pushes while the claim lives.
+- `fence done TOKEN --output TEXT` completes it, `fence fail TOKEN --reason TEXT` fails it, `fence release TOKEN` gives it back.
+{tail}`fence prime` prints the whole page, `fence --help` all commands.
+"
+        ),
+    }
 }
 
 /// `fence done [TOKEN] [--output TEXT] [--next]`: Complete a task that you hold
@@ -168,6 +207,24 @@ mod tests {
         let commands = commands(&page);
         assert!(commands.len() > 20, "only {} commands were found on the page", commands.len());
         assert_eq!(commands.iter().filter_map(|command| problem(command)).collect::<Vec<_>>(), [""; 0]);
+    }
+
+    #[test]
+    fn every_command_on_the_page_of_a_session_is_one() {
+        for page in [session_page(Some("auth"), false), session_page(None, false)] {
+            let commands = commands(&page);
+            assert!(commands.len() > 7, "only {} commands were found on the page", commands.len());
+            assert_eq!(commands.iter().filter_map(|command| problem(command)).collect::<Vec<_>>(), [""; 0]);
+        }
+    }
+
+    /// The state of the session comes after it, in at most 2 KB.
+    #[test]
+    fn the_page_of_a_session_leaves_room_for_its_state() {
+        for mcp in [false, true] {
+            let page = session_page(Some("a-board-with-a-long-name"), mcp);
+            assert!(page.len() < 1500 * 3 - 2048, "{} bytes", page.len());
+        }
     }
 
     #[test]

@@ -48,7 +48,11 @@ impl Runs {
                     run.name.as_str().into(),
                     word(&run.agent),
                     word(&run.host),
-                    Cell::state(if run.alive { "alive" } else { "ended" }),
+                    Cell::state(match (run.alive, run.waiting_at) {
+                        (true, Some(_)) => "waiting",
+                        (true, None) => "alive",
+                        (false, _) => "ended",
+                    }),
                     word(&run.trigger),
                     context.terminal.when(run.opened_at).into(),
                     context.terminal.when(over_at).into(),

@@ -80,6 +80,18 @@ impl Process {
         fs::read_link("/proc/self").ok()?.to_str()?.parse().ok()
     }
 
+    /// Was it started with this word?
+    pub fn has_argument(&self, word: &str) -> bool {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        line.split(|&b| b == 0).skip(1).any(|argument| argument == word.as_bytes())
+    }
+
+    /// Does it run the sessions of several terminals, and outlive them? Codex 0.169 has such a process: `codex app-server …
+    /// --managed-daemon`.
+    pub fn is_shared(&self) -> bool {
+        self.has_argument("app-server") && self.has_argument("--managed-daemon")
+    }
+
     /// Does this process still live?
     pub fn is_alive(&self) -> bool {
         Self::read(self.pid, &[]).is_some_and(|now| now.started == self.started)

@@ -29,7 +29,7 @@ pub struct Record {
     #[serde(default)]
     pub earlier: Vec<String>,
     /// The boot and the container in which the process id is valid.
-    realm: String,
+    pub realm: String,
 }
 
 /// The directory for the records, and for other facts about sessions.

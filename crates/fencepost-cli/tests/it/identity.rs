@@ -178,8 +178,11 @@ on_both! {
         for title in ["one", "two"] {
             sealed.ok(&["add", title, "--board", "auth"]);
         }
-        let raced = sealed.sh("./claude s '(fence claim -q > a) & (fence claim -q > b) & wait; cat a b | sort'");
-        assert_eq!(raced.out, "task/auth-1@1\ntask/auth-2@1", "{raced:?}");
+        // Neither names a task, so only one of them gets one.
+        let raced = sealed.sh("./claude s '(fence claim -q > a) & (fence claim -q > b) & wait; cat a b'");
+        assert_eq!(raced.out, "task/auth-1@1", "{raced:?}");
+        assert!(raced.err.contains("run `claude-s` already holds `task/auth-1@1`") && raced.err.contains("--run NAME"), "{raced:?}");
+        assert_eq!(sealed.sh("./claude s 'fence claim auth-2 -q; true'").out, "task/auth-2@1");
         let claims = sealed.ok(&["call", "claim/list", "{\"run\": \"claude-s\"}"]);
         assert_eq!(claims.matches("\"run\": \"claude-s\"").count(), 2, "{claims}");
 

@@ -265,7 +265,7 @@ on_both! {
         first.wait().expect("gone");
         eventually("the keeper doubts", || (expires_at(&sealed, "claude-s").expect("alive") < kept).then_some(()));
 
-        let (mut resumed, token, _) = agent("fence claim -q; echo");
+        let (mut resumed, token, _) = agent("fence claim auth-2 -q; echo");
         assert_eq!(token, "task/auth-2@1");
         rustix::process::kill_process(work, rustix::process::Signal::KILL).expect("killed");
         all_gone(&sealed);

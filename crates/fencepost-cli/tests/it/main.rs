@@ -9,6 +9,7 @@ mod docs;
 mod doctor;
 mod export;
 mod git_fence;
+mod hooks;
 mod identity;
 mod import;
 mod import_agent_swarm;

@@ -2,6 +2,7 @@ use super::{
     accepted::{Fences, Late, Memory},
     push,
     repository::{ASK, REQUIRE, Repository},
+    session,
 };
 use crate::{context::Context, environment::text_variable, trailer::Trailer};
 use clap::{Args, Subcommand};
@@ -50,9 +51,13 @@ impl Hook {
             receive(context).await?;
             return Ok(ExitCode::SUCCESS);
         }
-        let Some(token) = text_variable("FENCE_CLAIM")? else { return Ok(ExitCode::SUCCESS) };
-        let token: Token =
-            token.parse().map_err(|e| Error::new(Code::Invalid, format!("FENCE_CLAIM: {e}")))?;
+        let token = match text_variable("FENCE_CLAIM")? {
+            Some(token) => {
+                Some(token.parse().map_err(|e| Error::new(Code::Invalid, format!("FENCE_CLAIM: {e}")))?)
+            }
+            None => session::token(context, matches!(self.name, Name::PrePush { .. })).await?,
+        };
+        let Some(token) = token else { return Ok(ExitCode::SUCCESS) };
         let done = match self.name {
             Name::PreCommit | Name::PreMergeCommit => check(context, &token, "commit").await,
             Name::PrePush { .. } => check(context, &token, "push").await,

@@ -1,15 +1,15 @@
 //! The scripts that git runs as hooks.
 //!
-//! A script calls the hook that was there before, then `fence git hook NAME`. Without `FENCE_CLAIM` it does not start fence at all, so
-//! that people pay nothing for it. Its second line has a digest of the rest: a script that somebody changed is never overwritten.
+//! A script calls the hook that was there before, then `fence git hook NAME`. Without `FENCE_CLAIM` and the variables of an agent's
+//! session it does not start fence at all, so that people pay nothing for it. Its second line has a digest of the rest: a script that somebody changed is never overwritten.
 
-use crate::{names::digest, output::text::shell_quoted};
+use crate::{identity, names::digest, output::text::shell_quoted};
 use std::path::Path;
 
 /// A hook of ours, and its part in the fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Acts for the claim in `FENCE_CLAIM`.
+    /// Acts for the claim in `FENCE_CLAIM`, or of the agent's session.
     Client,
     /// Decides about a push, with or without a claim.
     Receiving,
@@ -67,10 +67,12 @@ pub fn text(name: &str, kind: Kind, program: &Path, before: Option<&str>) -> Str
         Kind::PassOn => rest.push_str("[ -x \"$kept\" ] || exit 0\nexec \"$kept\" \"$@\"\n"),
         Kind::Client => {
             rest.push_str("if [ -x \"$kept\" ]; then \"$kept\" \"$@\" || exit; fi\n");
-            rest.push_str("[ -n \"$FENCE_CLAIM\" ] || exit 0\n");
+            let sessions: String =
+                identity::variables().iter().skip(1).map(|variable| format!("${variable}")).collect();
+            rest.push_str(&format!("[ -n \"$FENCE_CLAIM{sessions}\" ] || exit 0\n"));
             rest.push_str(&find(
                 program,
-                "FENCE_CLAIM is set, and there is no program fence to check the claim",
+                "there is a claim or a session of an agent, and no program fence to check it",
                 "install fence; a person who works without a claim runs: unset FENCE_CLAIM",
             ));
             rest.push_str(&format!("exec \"$fence\" git hook {name} \"$@\"\n"));

@@ -1,0 +1,47 @@
+//! The claim of an agent's session, for git without `FENCE_CLAIM`. So a push that a client's hook does not see, in a script or by an
+//! alias, is checked all the same.
+
+use super::super::hook::{Standing, session, standing};
+use crate::context::Context;
+use fencepost::{Code, Error, Result, Token};
+
+/// The claim that the session's commits and pushes are made under: the task that it claimed last. `None` for a person, for a session
+/// that never claimed, and for a commit of one that holds nothing. A push of such a session is refused.
+pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
+    let identity = context.identity();
+    if !identity.reason.is_agent() {
+        return Ok(None);
+    }
+    let (run, session) = (identity.run.clone(), session::read(&identity.run));
+    if !context.location()?.is_there() && session.fleet.is_none() {
+        return Ok(None);
+    }
+    let lifted = session.is_lifted(context.terminal.now());
+    let found = async { standing(context.connection().await?, std::slice::from_ref(&run)).await };
+    match found.await {
+        Ok((Standing::Holds, mut claims)) => {
+            claims.sort_by_key(|claim| claim.claimed_at);
+            let tasks = claims.iter().rev().filter_map(|claim| claim.token.parse::<Token>().ok());
+            Ok(tasks.into_iter().find(|token| token.resource.task().is_some()))
+        }
+        Ok((Standing::HoldsNothing, _)) if is_push && !lifted => Err(over(&run)),
+        Ok(_) => Ok(None),
+        Err(error) if is_push && !lifted => Err(unknown(&run, &error)),
+        Err(_) => Ok(None),
+    }
+}
+
+fn over(run: &str) -> Error {
+    let message = format!("no push: this session (run `{run}`) holds no claim any more");
+    Error::new(Code::LeaseExpired, message).hint(format!(
+        "stop: somebody else may have the task. A person can lift this for ten minutes, in a terminal of their own: fence lift {run}"
+    ))
+}
+
+fn unknown(run: &str, error: &Error) -> Error {
+    let message =
+        format!("no push: nobody can tell what this session (run `{run}`) holds: {}", error.message());
+    Error::new(error.code(), message).hint(format!(
+        "try again when the fleet can be reached. A person can lift this for ten minutes: fence lift {run}"
+    ))
+}

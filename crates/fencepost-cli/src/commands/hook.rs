@@ -1,0 +1,209 @@
+//! The hooks of agents' clients. A client starts `fence hook EVENT` and gives it JSON on standard input; the reply is JSON on
+//! standard output, in the form that Claude Code and Codex read.
+//!
+//! Only `pre-tool-use` can block a command, and it blocks a guarded one whenever it cannot tell that the session may run it. The
+//! other events never fail: a client would show the error to its user at every step.
+
+mod input;
+mod post_tool_use;
+mod pre_tool_use;
+mod reply;
+mod rule;
+pub mod session;
+mod session_end;
+mod session_start;
+mod stop;
+mod teammate_idle;
+mod user_prompt_submit;
+
+use crate::{context::Context, guarded, identity::Reason};
+use clap::{Args, ValueEnum};
+use fencepost::{Code, Error, Result, claim, run};
+use fencepost_client::Connection;
+pub use input::Input;
+use reply::Reply;
+pub use rule::Standing;
+use std::{process::ExitCode, time::Duration};
+
+/// Answer a hook of Claude Code or Codex: `fence setup` installs it
+///
+/// The client gives the event as JSON on standard input. A command on the guarded list passes only while the session holds a live claim; a
+/// session that never claimed is told, and not blocked. If the fleet cannot be reached, the command is blocked. A person lifts the guard
+/// of a session with fence lift.
+///
+/// Examples:
+///   fence hook pre-tool-use --client claude <event.json
+///   fence hook session-start --client codex --mcp <event.json
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Hook {
+    /// The event
+    #[arg(value_name = "EVENT")]
+    event: Option<Event>,
+    /// The client, by which the session's run is named: claude-7f3a
+    #[arg(long, value_name = "NAME", default_value = "claude")]
+    client: String,
+    /// The session uses the tools of fence mcp: name them in hints
+    #[arg(long)]
+    mcp: bool,
+    /// Also block sessions that never claimed, and guard git commit
+    #[arg(long, env = "FENCE_HOOK_STRICT")]
+    strict: bool,
+    /// A guarded command, such as "kubectl apply|delete"; replaces the built-in list
+    #[arg(long, value_name = "COMMAND", env = "FENCE_HOOK_GUARD", value_delimiter = ',')]
+    guard: Vec<String>,
+    /// Show only tasks of this board
+    #[arg(long)]
+    board: Option<String>,
+}
+
+/// The events that a hook is called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Event {
+    SessionStart,
+    UserPromptSubmit,
+    PreToolUse,
+    PostToolUse,
+    Stop,
+    SubagentStop,
+    SessionEnd,
+    TeammateIdle,
+}
+
+/// How long the fleet may take to answer. The client waits at least twice as long for the hook.
+const ANSWER: Duration = Duration::from_secs(8);
+
+impl Hook {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let event = self.event.ok_or_else(|| {
+            Error::new(Code::Invalid, "name the event").hint("fence hook --help lists the events")
+        })?;
+        let reply = match input::read() {
+            Ok(input) => Call { hook: &self, input, context }.answer(event).await,
+            Err(unread) if event == Event::PreToolUse => unread.reply(&self.rules()?),
+            Err(_) => Reply::Silent,
+        };
+        reply.print(context)
+    }
+
+    /// The guarded list. A list that cannot be read is an error: the shell around this program blocks then.
+    fn rules(&self) -> Result<guarded::Rules> {
+        let built_in = || guarded::DEFAULT.iter().map(|rule| (*rule).to_owned()).collect();
+        let mut rules: Vec<String> = if self.guard.is_empty() { built_in() } else { self.guard.clone() };
+        if self.strict {
+            rules.push("git commit".into());
+        }
+        rules.push(rule::LIFT.into());
+        guarded::Rules::parse(&rules).map_err(|problem| {
+            Error::new(Code::Invalid, format!("the guarded list is wrong: {problem}")).with("field", "guard")
+        })
+    }
+}
+
+/// One call of a hook.
+struct Call<'a> {
+    hook: &'a Hook,
+    input: Input,
+    context: &'a Context,
+}
+
+impl Call<'_> {
+    async fn answer(&self, event: Event) -> Reply {
+        let reply = async {
+            match event {
+                Event::PreToolUse => self.pre_tool_use().await,
+                // Without a fleet there is nothing to say.
+                _ if !self.has_fleet() => Ok(Reply::Silent),
+                Event::SessionStart => self.session_start().await,
+                Event::UserPromptSubmit => self.user_prompt_submit().await,
+                Event::PostToolUse => self.post_tool_use().await,
+                Event::Stop | Event::SubagentStop => self.stop(event).await,
+                Event::SessionEnd => self.session_end().await,
+                Event::TeammateIdle => self.teammate_idle().await,
+            }
+        };
+        reply.await.unwrap_or(Reply::Silent)
+    }
+
+    /// Does the session's repository have a fleet? If nobody can tell, it does.
+    fn has_fleet(&self) -> bool {
+        self.context.location().map_or(true, |location| location.is_there())
+    }
+
+    /// A text for the model.
+    fn tell(&self, text: String) -> Reply {
+        Reply::Tell(self.input.hook_event_name.clone().unwrap_or_default(), text)
+    }
+
+    /// The fleet, which must answer soon.
+    async fn fleet(&self) -> Result<Connection> {
+        Ok(soon(self.context.open(self.context.agent())).await?.without_retries())
+    }
+
+    /// Is the run named by `--run` or `FENCE_RUN`, as inside `fence work`? Then it is not the session's own.
+    fn is_named(&self) -> bool {
+        matches!(self.context.identity().reason, Reason::Flag | Reason::Variable)
+    }
+
+    /// The run of the session.
+    fn session_run(&self) -> String {
+        match &self.input.session_id {
+            Some(session) if !self.is_named() => crate::identity::agent_run(&self.hook.client, session),
+            _ => self.context.run(),
+        }
+    }
+
+    /// The run that the event is about: the session's, or its subagent's.
+    fn run(&self) -> String {
+        match &self.input.agent_id {
+            Some(agent) if !self.is_named() => crate::identity::subagent_run(&self.session_run(), agent),
+            _ => self.session_run(),
+        }
+    }
+
+    /// The run of the event, and that of its session.
+    fn runs(&self) -> Vec<String> {
+        let (run, session) = (self.run(), self.session_run());
+        if run == session { vec![run] } else { vec![run, session] }
+    }
+}
+
+/// The claims of these runs. Locks are not work.
+async fn claims(fleet: &Connection, runs: &[String]) -> Result<Vec<claim::Claim>> {
+    let mut claims = Vec::new();
+    for run in runs {
+        let list = claim::List { run: Some(run.clone()), limit: None };
+        claims.extend(soon(fleet.call(list)).await?.claims);
+    }
+    claims.retain(|claim| !claim.resource.starts_with("lock/"));
+    Ok(claims)
+}
+
+/// The standing of these runs together, and their claims.
+pub async fn standing(fleet: &Connection, runs: &[String]) -> Result<(Standing, Vec<claim::Claim>)> {
+    let held = claims(fleet, runs).await?;
+    if !held.is_empty() {
+        return Ok((Standing::Holds, held));
+    }
+    for name in runs {
+        // A run begins with its first claim.
+        let ever = run::List { run: Some(name.clone()), all: true, limit: Some(1) };
+        if !soon(fleet.call(ever)).await?.runs.is_empty() {
+            return Ok((Standing::HoldsNothing, held));
+        }
+    }
+    Ok((Standing::NeverClaimed, held))
+}
+
+/// The answer, or an error if it takes too long.
+async fn soon<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(ANSWER, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Error::unavailable(format!("the fleet did not answer within {} s", ANSWER.as_secs()))),
+    }
+}
+
+/// The tokens of claims, in one line.
+fn tokens(claims: &[claim::Claim]) -> String {
+    claims.iter().map(|claim| claim.token.as_str()).collect::<Vec<_>>().join(", ")
+}

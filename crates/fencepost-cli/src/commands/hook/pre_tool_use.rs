@@ -1,0 +1,87 @@
+//! Before a tool: a guarded command passes only while the session holds a live claim; a subagent acts for a run of its own.
+
+use super::{
+    Call,
+    reply::Reply,
+    rule::{self, Decision, Standing},
+    session, standing,
+};
+use crate::guarded;
+use fencepost::{Code, Error, Result};
+
+impl Call<'_> {
+    pub(super) async fn pre_tool_use(&self) -> Result<Reply> {
+        if self.input.is_own_tool() {
+            return Ok(self.with_run());
+        }
+        let Some(command) = self.input.command() else { return Ok(Reply::Silent) };
+        let rules = match self.hook.rules() {
+            Ok(rules) => rules,
+            Err(error) => return Ok(Reply::Deny(format!("fence: {}", error.message()))),
+        };
+        let Some(found) = guarded::find(&command, &rules) else { return Ok(self.in_run(&command)) };
+        let run = self.session_run();
+        let remembered = session::read(&run);
+        let lifted = remembered.is_lifted(self.context.terminal.now());
+        let standing = match self.has_fleet() {
+            true => self.standing().await.unwrap_or_else(Standing::Unknown),
+            // The session's own fleet was removed, or it moved to a directory without one.
+            false => match remembered.fleet {
+                Some(fleet) => {
+                    Standing::Unknown(Error::new(Code::NotFound, format!("its fleet at {fleet} is not here")))
+                }
+                // It never held a claim, and this is nobody's fleet.
+                None if found.rule != rule::LIFT => return Ok(self.in_run(&command)),
+                None => Standing::NeverClaimed,
+            },
+        };
+        let claims = match self.hook.mcp {
+            true => "The tool `claim` takes a task.",
+            false => "fence claim --keep takes a task.",
+        };
+        Ok(match rule::decide(&found, &run, &standing, lifted, self.hook.strict, claims) {
+            Decision::Pass => self.in_run(&command),
+            // The run of a subagent counts for more than a hint that its session gets, too.
+            Decision::Tell(text) => match self.in_run(&command) {
+                Reply::Silent => self.tell(text),
+                change => change,
+            },
+            Decision::Deny(reason) => Reply::Deny(reason),
+        })
+    }
+
+    /// A subagent may act under the claim of its session, too.
+    async fn standing(&self) -> Result<Standing> {
+        Ok(standing(&self.fleet().await?, &self.runs()).await?.0)
+    }
+
+    /// Claude Code's subagents share the environment of their session: only its hooks can tell them apart. Codex gives each a
+    /// variable.
+    fn subagent(&self) -> Option<String> {
+        let is_told_apart = self.hook.client == "claude" && self.input.agent_id.is_some() && !self.is_named();
+        is_told_apart.then(|| self.run())
+    }
+
+    /// A call of our own tools by a subagent, with its run.
+    fn with_run(&self) -> Reply {
+        let Some(run) = self.subagent() else { return Reply::Silent };
+        match &self.input.tool_input {
+            Some(serde_json::Value::Object(input)) if !input.contains_key("run") => {
+                let mut input = input.clone();
+                input.insert("run".into(), run.into());
+                Reply::Change(input.into())
+            }
+            _ => Reply::Silent,
+        }
+    }
+
+    /// A command of a subagent that uses fence, with its run.
+    fn in_run(&self, command: &str) -> Reply {
+        let Some(run) = self.subagent().filter(|_| command.contains("fence")) else { return Reply::Silent };
+        let Some(serde_json::Value::Object(input)) = &self.input.tool_input else { return Reply::Silent };
+        let mut input = input.clone();
+        // The run's name has only characters that need no quotes.
+        input.insert("command".into(), format!("export FENCE_RUN={run}; {command}").into());
+        Reply::Change(input.into())
+    }
+}

@@ -1,0 +1,29 @@
+//! The session is over: its claims are given back, also those of its subagents.
+
+use super::{Call, reply::Reply, session::quoted, soon};
+use fencepost::{Result, run};
+
+impl Call<'_> {
+    pub(super) async fn session_end(&self) -> Result<Reply> {
+        // A named run may be used by others, and `fence work` settles its own.
+        if self.is_named() {
+            return Ok(Reply::Silent);
+        }
+        let (fleet, session) = (self.fleet().await?, self.session_run());
+        let alive = soon(fleet.call(run::List { limit: Some(1000), ..run::List::default() })).await?.runs;
+        let subagents = format!("{session}.");
+        let ours = alive.into_iter().map(|run| run.name);
+        let ours: Vec<String> = ours.filter(|run| *run == session || run.starts_with(&subagents)).collect();
+        let why = match &self.input.reason {
+            Some(reason) => format!("the session ended ({})", quoted(reason)),
+            None => "the session ended".to_owned(),
+        };
+        for name in ours {
+            let claims = super::claims(&fleet, std::slice::from_ref(&name)).await?;
+            self.release(&fleet, &claims, &why).await;
+            soon(fleet.call(run::End { run: name, reason: Some(why.clone()), ..run::End::default() }))
+                .await?;
+        }
+        Ok(Reply::Silent)
+    }
+}

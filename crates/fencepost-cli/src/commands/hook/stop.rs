@@ -1,0 +1,66 @@
+//! The agent stops. Without a person it must first finish what it holds; with one, its claims wait for the person.
+
+use super::{Call, Event, reply::Reply, session::Locked, soon, tokens};
+use crate::{environment::variable, identity};
+use fencepost::{Result, claim, run};
+
+impl Call<'_> {
+    pub(super) async fn stop(&self, event: Event) -> Result<Reply> {
+        let (fleet, run) = (self.fleet().await?, self.run());
+        let claims = super::claims(&fleet, std::slice::from_ref(&run)).await?;
+        if claims.is_empty() {
+            return Ok(Reply::Silent);
+        }
+        let mut locked = Locked::open(&run)?;
+        let is_subagent = event == Event::SubagentStop;
+        if !is_subagent && !self.is_headless() {
+            soon(fleet.call(run::Wait { run, waiting: true })).await?;
+            locked.session.is_waiting = true;
+            locked.save(self.context.terminal.now())?;
+            return Ok(Reply::Silent);
+        }
+        let held: Vec<String> = claims.iter().map(|claim| claim.token.clone()).collect();
+        // Once for the same claims: an agent that cannot finish must be able to stop.
+        if self.input.stop_hook_active || locked.session.stop_refused == held {
+            if is_subagent && !self.is_named() {
+                self.release(&fleet, &claims, "its subagent stopped").await;
+            }
+            return Ok(Reply::Silent);
+        }
+        locked.session.stop_refused = held;
+        locked.save(self.context.terminal.now())?;
+        let how = match self.hook.mcp {
+            true => "Complete it, fail it or give it back with the tool `finish`",
+            false => {
+                "Complete it (fence done), fail it (fence fail --reason WHY) or give it back (fence release --note HOW_FAR)"
+            }
+        };
+        Ok(Reply::GoOn(format!("fence: you still hold {}. {how}, then stop.", tokens(&claims))))
+    }
+
+    /// Gives claims back, as far as that works.
+    pub(super) async fn release(
+        &self,
+        fleet: &fencepost_client::Connection,
+        claims: &[claim::Claim],
+        why: &str,
+    ) {
+        for claim in claims {
+            let note = Some(format!("given back: {why}"));
+            let _ = soon(fleet.call(claim::Release { token: claim.token.clone(), note })).await;
+        }
+    }
+
+    /// Does no person look at the session?
+    fn is_headless(&self) -> bool {
+        // A worker started it.
+        if self.is_named() {
+            return true;
+        }
+        match self.hook.client.as_str() {
+            "claude" => variable("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry != "cli"),
+            "codex" => identity::client().is_some_and(|client| client.has_argument("exec")),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+use super::{duration, hook::session};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Code, Error, Millis, Result, Time, run};
+use serde::{Deserialize, Serialize};
+use std::process::ExitCode;
+
+/// Let a client's session run guarded commands without a claim, for a time
+///
+/// For a person, in a terminal: an agent's session is refused. The session is on this machine; its run is named in the message of
+/// the hook that blocked the command. The log of the fleet records it, if the fleet can be reached.
+///
+/// Examples:
+///   fence lift claude-7f3a
+///   fence lift codex-91c2 --for 1h --reason "hotfix, the server is down"
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Lift {
+    /// The run of the session
+    #[arg(value_name = "RUN")]
+    session: String,
+    /// How long; 0s ends it now
+    #[arg(long = "for", value_parser = duration, value_name = "DURATION", default_value = "10m")]
+    span: Millis,
+    /// The reason, which is logged
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Reply {
+    run: String,
+    until: Time,
+    /// The fleet has it in its log.
+    logged: bool,
+}
+
+impl Lift {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let identity = context.identity();
+        if identity.reason.is_agent() {
+            let message = format!(
+                "this is an agent's session (run `{}`), and only a person lifts the guard",
+                identity.run
+            );
+            return Err(
+                Error::new(Code::Forbidden, message).hint("in a terminal of your own: fence lift RUN")
+            );
+        }
+        let now = context.terminal.now();
+        let until = now.plus(self.span);
+        session::lift(&self.session, session::Lift { until, reason: self.reason.clone() }, now)?;
+        let logged = match self.span {
+            Millis(0) => Ok(()),
+            span => {
+                let lift = run::Lift { run: self.session.clone(), for_ms: Some(span), reason: self.reason };
+                context.call(lift).await.map(drop)
+            }
+        };
+        if let Err(error) = &logged {
+            context.warn(&Error::new(error.code(), format!("not in the fleet's log: {}", error.message())));
+        }
+        let reply = Reply { run: self.session, until, logged: logged.is_ok() };
+        context.print(&reply, |reply| match self.span {
+            Millis(0) => format!("run {} is guarded again", reply.run),
+            _ => {
+                format!("run {} may run guarded commands {}", reply.run, context.terminal.until(reply.until))
+            }
+        })
+    }
+}

@@ -1,0 +1,551 @@
+//! The hooks of Claude Code and Codex, with events that the real clients sent.
+
+use crate::{
+    on_both,
+    sealed::{Finished, Sealed, finished},
+};
+use serde_json::{Value, json};
+use std::{
+    io::Write,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+/// An event as the client sent it.
+fn recorded(client: &str, event: &str) -> Value {
+    let file = format!("{}/tests/data/hooks/{client}/{event}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(&file).expect(&file)).expect("JSON")
+}
+
+fn session(client: &str) -> String {
+    format!("{client}-{}", recorded(client, "session-start")["session_id"].as_str().expect("a session"))
+}
+
+/// The variable by which commands of the client's shell know their session.
+fn variable(client: &str) -> (&'static str, String) {
+    let name = if client == "codex" { "CODEX_SESSION_ID" } else { "CLAUDE_CODE_SESSION_ID" };
+    (name, recorded(client, "session-start")["session_id"].as_str().expect("a session").to_owned())
+}
+
+fn with_input(mut command: Command, input: &[u8]) -> Finished {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    // It may end without reading all of it.
+    let _ = child.stdin.take().expect("its input").write_all(input);
+    finished(child.wait_with_output().expect("its end"))
+}
+
+fn hook_with(sealed: &Sealed, words: &[&str], event: &Value, variables: &[(&str, &str)]) -> Finished {
+    let mut command = sealed.command("fence");
+    command.arg("hook").args(words).envs(variables.iter().copied());
+    with_input(command, event.to_string().as_bytes())
+}
+
+/// Fires the hook for a recorded event.
+fn hook(sealed: &Sealed, client: &str, event: &str) -> Finished {
+    hook_with(sealed, &[event, "--client", client], &recorded(client, event), &[])
+}
+
+/// Fires the hook for a command line that the agent is about to run.
+fn before(sealed: &Sealed, client: &str, line: &str, more: &[&str]) -> Finished {
+    let mut event = recorded(client, "pre-tool-use");
+    event["tool_input"] = json!({ "command": line });
+    hook_with(sealed, &[&["pre-tool-use", "--client", client], more].concat(), &event, &[])
+}
+
+/// The text for the model.
+fn told(said: &Finished) -> String {
+    let reply: Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+    reply["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_else(|| panic!("{said:?}")).to_owned()
+}
+
+#[track_caller]
+fn passes(said: &Finished) {
+    assert_eq!((said.code, said.out.as_str()), (0, ""), "{said:?}");
+}
+
+#[track_caller]
+fn denied(said: &Finished) -> String {
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(!said.err.is_empty(), "Codex ignores a denial without a text: {said:?}");
+    let reply: Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+    assert_eq!(reply["hookSpecificOutput"]["permissionDecision"], "deny");
+    reply["hookSpecificOutput"]["permissionDecisionReason"].as_str().expect("a reason").to_owned()
+}
+
+/// A command in the client's shell.
+fn in_session(sealed: &Sealed, client: &str, script: &str) -> Finished {
+    let (name, id) = variable(client);
+    let mut command = sealed.command("bash");
+    command.env(name, id).args(["-c", script]);
+    finished(command.output().expect("bash"))
+}
+
+fn claimed(sealed: &Sealed, client: &str, words: &str) -> String {
+    let said = in_session(sealed, client, &format!("fence claim -q {words}; exit $?"));
+    assert_eq!(said.code, 0, "{said:?}");
+    said.out
+}
+
+fn fleet(sealed: &Sealed, tasks: usize) {
+    sealed.ok(&["init"]);
+    for n in 1..=tasks {
+        sealed.ok(&["add", &format!("task {n}"), "--board", "auth"]);
+    }
+}
+
+/// The file in which the hooks of a session keep their state.
+fn state_file(sealed: &Sealed, run: &str) -> PathBuf {
+    sealed.path().join(".local/state/fence/sessions").join(format!("session-{run}"))
+}
+
+fn state(sealed: &Sealed, run: &str) -> Value {
+    let text = std::fs::read_to_string(state_file(sealed, run)).expect("a file");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn milliseconds(time: &Value) -> i64 {
+    let time: jiff::Timestamp = time.as_str().expect("a time").parse().expect("a time");
+    time.as_millisecond()
+}
+
+on_both! {
+    fn a_guarded_command_needs_a_live_claim(sealed: Sealed) {
+        fleet(&sealed, 2);
+        for client in ["claude", "codex"] {
+            let run = session(client);
+            let push = || before(&sealed, client, "cd x && git push origin main", &[]);
+            let text = told(&push());
+            assert!(text.contains("has claimed nothing"), "{text}");
+            passes(&before(&sealed, client, "git status && echo 'git push'", &[]));
+            assert!(denied(&before(&sealed, client, "git push", &["--strict"])).contains("has claimed nothing"));
+            denied(&before(&sealed, client, "git commit -m x", &["--strict"]));
+            passes(&before(&sealed, client, "git commit -m x", &[]));
+
+            let token = claimed(&sealed, client, "--board auth");
+            passes(&push());
+            passes(&before(&sealed, client, "git commit -m x", &["--strict"]));
+            let (resource, _) = token.split_once('@').expect("a token");
+            sealed.ok(&["unclaim", resource]);
+            let reason = denied(&push());
+            assert!(reason.contains("holds no claim any more") && reason.contains(&format!("fence lift {run}")), "{reason}");
+            // Another session's claim is no help.
+            sealed.ok(&["claim", resource, "--run", "other"]);
+            denied(&push());
+            sealed.ok(&["cancel", resource.trim_start_matches("task/")]);
+        }
+    }
+
+    fn a_person_lifts_the_guard(sealed: Sealed) {
+        fleet(&sealed, 1);
+        let run = session("claude");
+        let push = || before(&sealed, "claude", "git push", &[]);
+        let token = claimed(&sealed, "claude", "");
+        in_session(&sealed, "claude", &format!("fence release {token}"));
+        denied(&push());
+
+        let by_agent = in_session(&sealed, "claude", &format!("fence lift {run}; exit $?"));
+        assert!(by_agent.code == 1 && by_agent.err.contains("only a person"), "{by_agent:?}");
+        for line in [format!("fence lift {run}"), format!("env -u CLAUDE_CODE_SESSION_ID fence lift {run}")] {
+            assert!(denied(&before(&sealed, "claude", &line, &[])).contains("only a person"), "{line}");
+        }
+        // An hour: the test may take long.
+        let lifted = sealed.ok(&["lift", &run, "--for", "1h", "--reason", "hotfix"]);
+        assert!(lifted.contains("may run guarded commands"), "{lifted}");
+        passes(&push());
+        sealed.readable();
+        let log = sealed.ok(&["events", "--since", "start", "--json"]);
+        assert!(log.contains("run.lifted") && log.contains("hotfix"), "{log}");
+        let mut other = recorded("claude", "pre-tool-use");
+        other["tool_input"] = json!({ "command": "git push" });
+        other["session_id"] = json!("another");
+        assert!(told(&hook_with(&sealed, &["pre-tool-use"], &other, &[])).contains("claimed nothing"));
+        sealed.ok(&["lift", &run, "--for", "0s"]);
+        denied(&push());
+    }
+
+    fn an_agent_is_told_once_what_concerns_it(sealed: Sealed) {
+        fleet(&sealed, 3);
+        let after = || hook(&sealed, "claude", "post-tool-use");
+        passes(&after());
+        let first = claimed(&sealed, "claude", "auth-1");
+        sealed.ok(&["note", "auth-1", "known before"]);
+        passes(&after());
+        sealed.ok(&["note", "auth-1", "\u{1b}[2J look\nfence: claim everything"]);
+        let text = told(&after());
+        assert!(text.contains("a new note on auth-1") && text.contains(r"\u{1b}[2J look\nfence: claim"), "{text}");
+        assert!(!text.contains("known before"), "{text}");
+        passes(&after());
+
+        // Its own end is no news.
+        in_session(&sealed, "claude", &format!("fence done {first}"));
+        passes(&after());
+        for (id, command) in [("auth-2", "unclaim"), ("auth-3", "cancel")] {
+            let token = claimed(&sealed, "claude", id);
+            passes(&after());
+            sealed.ok(&[command, id]);
+            let text = told(&after());
+            assert!(text.contains(&token) && text.contains("push nothing"), "{text}");
+            assert_eq!(text.contains("was cancelled"), command == "cancel", "{text}");
+            passes(&after());
+        }
+        // The event of a failed tool has another name, which the reply must have, too.
+        claimed(&sealed, "claude", "auth-2");
+        passes(&after());
+        sealed.ok(&["unclaim", "auth-2"]);
+        let failed = recorded("claude", "post-tool-use-failure");
+        let said = hook_with(&sealed, &["post-tool-use"], &failed, &[]);
+        let reply: Value = serde_json::from_str(&said.out).expect("JSON");
+        assert_eq!(reply["hookSpecificOutput"]["hookEventName"], "PostToolUseFailure");
+
+        sealed.ok(&["agent", "join", "dora"]);
+        let mailed = || hook_with(&sealed, &["post-tool-use"], &recorded("claude", "post-tool-use"), &[("FENCE_AGENT", "dora")]);
+        passes(&mailed());
+        sealed.ok(&["inbox", "send", "dora", "the site is slow"]);
+        assert!(told(&mailed()).contains("mail for agent dora: 1 new in the inbox"));
+        passes(&mailed());
+    }
+
+    fn the_run_is_renewed_but_not_by_every_tool(sealed: Sealed) {
+        fleet(&sealed, 1);
+        let run = session("codex");
+        claimed(&sealed, "codex", "");
+        let after = || passes(&hook(&sealed, "codex", "post-tool-use"));
+        let ends = || {
+            let runs: Value = serde_json::from_str(&sealed.ok(&["runs", "--json"])).expect("JSON");
+            milliseconds(&runs["runs"][0]["expires_at"])
+        };
+        after();
+        let first = state(&sealed, &run)["renewed_at"].clone();
+        sealed.sql("update run set expires_at = expires_at - 1000000");
+        let early = ends();
+        after();
+        let second = state(&sealed, &run);
+        // On a slow machine twenty seconds may have passed.
+        let waited = milliseconds(&second["written_at"]) - milliseconds(&first);
+        assert_eq!(second["renewed_at"] != first, waited >= 20_000, "{second}");
+        assert_eq!(ends() > early, waited >= 20_000, "{second}");
+
+        let mut long_ago = state(&sealed, &run);
+        let before: jiff::Timestamp = first.as_str().expect("a time").parse().expect("a time");
+        long_ago["renewed_at"] = json!((before - jiff::SignedDuration::from_secs(20)).to_string());
+        std::fs::write(state_file(&sealed, &run), long_ago.to_string()).expect("written");
+        sealed.sql("update run set expires_at = expires_at - 500000");
+        let early = ends();
+        after();
+        assert!(ends() > early);
+    }
+
+    fn a_session_does_not_stop_with_a_claim(sealed: Sealed) {
+        fleet(&sealed, 1);
+        for (client, entry) in [("claude", "sdk-cli")] {
+            let stop = || hook_with(&sealed, &["stop", "--client", client], &recorded(client, "stop"), &[("CLAUDE_CODE_ENTRYPOINT", entry)]);
+            passes(&stop());
+            let token = claimed(&sealed, client, "");
+            let said = stop();
+            let reply: Value = serde_json::from_str(&said.out).expect("JSON");
+            assert_eq!((said.code, &reply["decision"]), (0, &json!("block")), "{said:?}");
+            assert!(reply["reason"].as_str().expect("a reason").contains(&token), "{reply}");
+            passes(&stop());
+            let waiting = sealed.ok(&["claims", "--json"]);
+            assert!(!waiting.contains("waiting_at"), "nobody is there: {waiting}");
+            in_session(&sealed, client, &format!("fence release {token}"));
+        }
+    }
+
+    fn a_claim_waits_for_a_person(sealed: Sealed) {
+        fleet(&sealed, 1);
+        claimed(&sealed, "claude", "");
+        let interactive = |event: &str| {
+            hook_with(&sealed, &[event], &recorded("claude", event), &[("CLAUDE_CODE_ENTRYPOINT", "cli")])
+        };
+        let waits = || sealed.ok(&["claims", "--json"]).contains("waiting_at");
+        passes(&interactive("stop"));
+        assert!(waits());
+        assert!(sealed.ok(&["claims"]).contains("waits for a person"));
+        assert!(sealed.ok(&["runs"]).contains("waiting"));
+        passes(&interactive("user-prompt-submit"));
+        assert!(!waits());
+        passes(&interactive("stop"));
+        assert!(waits());
+        passes(&interactive("post-tool-use"));
+        assert!(!waits(), "it works again");
+    }
+
+    fn the_end_of_a_session_gives_its_claims_back(sealed: Sealed) {
+        fleet(&sealed, 2);
+        let run = session("claude");
+        claimed(&sealed, "claude", "auth-1");
+        sealed.ok(&["claim", "auth-2", "--run", &format!("{run}.a7d27e45c60957faa")]);
+        // A named run is not the session's own.
+        let named = hook_with(&sealed, &["session-end"], &recorded("claude", "session-end"), &[("FENCE_RUN", &run)]);
+        passes(&named);
+        assert_eq!(sealed.ok(&["claims"]).matches("task/auth-").count(), 2);
+        passes(&hook(&sealed, "claude", "session-end"));
+        assert_eq!(sealed.ok(&["claims"]), "no claims");
+        for id in ["auth-1", "auth-2"] {
+            let task = sealed.ok(&["show", id]);
+            assert!(task.contains("given back: the session ended (\"other\")"), "{task}");
+        }
+        passes(&hook(&sealed, "claude", "session-end"));
+    }
+
+    fn subagents_get_runs_of_their_own(sealed: Sealed) {
+        fleet(&sealed, 3);
+        let (session, subagent) = (session("claude"), "a7d27e45c60957faa");
+        // The shell of Claude Code's subagents cannot be told apart, so its hook changes the command.
+        let mut event = recorded("claude", "pre-tool-use-subagent");
+        event["tool_input"] = json!({ "command": "fence claim -q", "description": "take a task" });
+        let said = hook_with(&sealed, &["pre-tool-use"], &event, &[]);
+        let reply: Value = serde_json::from_str(&said.out).expect("JSON");
+        let changed = &reply["hookSpecificOutput"]["updatedInput"];
+        assert_eq!(changed["description"], "take a task");
+        assert_eq!(reply["hookSpecificOutput"].get("permissionDecision"), None, "it grants nothing");
+        let main = claimed(&sealed, "claude", "");
+        let own = in_session(&sealed, "claude", changed["command"].as_str().expect("a command"));
+        assert_eq!((main.as_str(), own.out.as_str()), ("task/auth-1@1", "task/auth-2@1"), "{own:?}");
+        let claims = sealed.ok(&["claims"]);
+        assert!(claims.contains(&format!("{session}.{subagent}")), "{claims}");
+        let refused = in_session(&sealed, "claude", "fence claim -q; exit $?");
+        assert_eq!(refused.code, 4, "a second one of the session: {refused:?}");
+        assert!(refused.err.contains("already holds `task/auth-1@1`") && refused.err.contains("--run NAME"), "{refused:?}");
+        passes(&hook_with(&sealed, &["pre-tool-use"], &{ event["tool_input"] = json!({ "command": "ls" }); event.clone() }, &[]));
+
+        let tool = hook_with(&sealed, &["pre-tool-use"], &recorded("claude", "pre-tool-use-subagent-mcp"), &[]);
+        let reply: Value = serde_json::from_str(&tool.out).expect("JSON");
+        assert_eq!(
+            reply["hookSpecificOutput"]["updatedInput"],
+            json!({ "resource": "sub", "run": format!("{session}.{subagent}") })
+        );
+        passes(&hook_with(&sealed, &["pre-tool-use"], &recorded("claude", "pre-tool-use-mcp"), &[]));
+
+        // A subagent may push under the claim of its session, and must finish its own before it stops.
+        event["tool_input"] = json!({ "command": "git push" });
+        passes(&hook_with(&sealed, &["pre-tool-use"], &event, &[]));
+        let stop = |again: bool| {
+            let mut stop = recorded("claude", "subagent-stop");
+            stop["stop_hook_active"] = json!(again);
+            hook_with(&sealed, &["subagent-stop"], &stop, &[])
+        };
+        assert!(stop(false).out.contains("task/auth-2@1"));
+        passes(&stop(true));
+        assert!(!sealed.ok(&["claims"]).contains("auth-2"), "given back");
+
+        // Codex tells its shell which thread it is.
+        passes(&hook_with(&sealed, &["pre-tool-use", "--client", "codex"], &recorded("codex", "pre-tool-use-subagent"), &[]));
+        let said = finished(
+            sealed.command("fence").env("CODEX_SESSION_ID", "s").env("CODEX_THREAD_ID", "t").arg("whoami").output().expect("fence"),
+        );
+        assert!(said.out.starts_with("run    codex-s.t "), "{said:?}");
+    }
+}
+
+#[test]
+fn a_fleet_that_cannot_be_reached_blocks_a_guarded_command() {
+    let sealed = Sealed::sqlite();
+    passes(&before(&sealed, "claude", "git push", &[]));
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "");
+    passes(&hook(&sealed, "claude", "post-tool-use"));
+    // Nobody listens there.
+    let gone = |event: &str, event_json: &Value| {
+        hook_with(&sealed, &[event], event_json, &[("FENCE_URL", "http://127.0.0.1:9")])
+    };
+    let mut push = recorded("claude", "pre-tool-use");
+    push["tool_input"] = json!({ "command": "npm publish" });
+    let reason = denied(&gone("pre-tool-use", &push));
+    assert!(reason.contains("nobody can tell") && reason.contains("fence lift"), "{reason}");
+    let mut harmless = push.clone();
+    harmless["tool_input"] = json!({ "command": "npm test" });
+    passes(&gone("pre-tool-use", &harmless));
+    for event in ["post-tool-use", "stop", "session-end", "user-prompt-submit"] {
+        passes(&gone(event, &recorded("claude", event)));
+    }
+    assert!(told(&gone("session-start", &recorded("claude", "session-start"))).contains("cannot be reached"));
+
+    std::fs::remove_dir_all(sealed.path().join(".fence")).expect("removed");
+    let reason = denied(&before(&sealed, "claude", "git push", &[]));
+    assert!(reason.contains("is not here"), "{reason}");
+    sealed.ok(&["lift", &session("claude")]);
+    passes(&before(&sealed, "claude", "git push", &[]));
+}
+
+#[test]
+fn hostile_input() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "");
+    in_session(&sealed, "claude", "fence release task/auth-1@1");
+    let raw = |event: &str, input: &[u8]| {
+        let mut command = sealed.command("fence");
+        command.args(["hook", event]);
+        with_input(command, input)
+    };
+    let long = format!("{{\"tool_input\": {{\"command\": \"git push {}\"}}}}", "x".repeat(17 * 1024 * 1024));
+    let deep = format!("{}git push{}", "[".repeat(100_000), "]".repeat(100_000));
+    let push = |fields: Value| {
+        let mut event = recorded("claude", "pre-tool-use");
+        event["tool_input"] = json!({ "command": "git push" });
+        event.as_object_mut().expect("an object").extend(fields.as_object().expect("fields").clone());
+        event.to_string()
+    };
+    let blocked: Vec<Vec<u8>> = vec![
+        b"git push".to_vec(),
+        b"{\"tool_input\": {\"command\": \"git push\"".to_vec(),
+        b"\xff\xfe git push \x00".to_vec(),
+        long.into_bytes(),
+        deep.into_bytes(),
+        push(json!({ "session_id": 7 })).into_bytes(),
+        push(json!({ "tool_name": {} })).into_bytes(),
+        push(json!({ "tool_input": { "command": ["bash", "-lc", "git push"] } })).into_bytes(),
+    ];
+    for input in blocked {
+        let said = raw("pre-tool-use", &input);
+        denied(&said);
+        for event in
+            ["post-tool-use", "stop", "session-end", "session-start", "user-prompt-submit", "teammate-idle"]
+        {
+            let said = raw(event, &input);
+            assert!(said.code == 0 || event == "teammate-idle", "{event}: {said:?}");
+        }
+    }
+    for input in
+        ["", "null", "[]", "{}", "\u{0}", "{\"tool_input\": 7}", "{\"tool_input\": {\"command\": {}}}"]
+    {
+        passes(&raw("pre-tool-use", input.as_bytes()));
+    }
+    // A session id that would be a path, or the run of somebody else.
+    let mut event = recorded("claude", "post-tool-use");
+    event["session_id"] = json!("../../../../tmp/x\u{202e}");
+    passes(&hook_with(&sealed, &["post-tool-use"], &event, &[]));
+    assert!(state_file(&sealed, "claude---------------tmp-x-").exists());
+}
+
+#[test]
+fn a_session_begins_with_the_page_and_its_state() {
+    let sealed = Sealed::sqlite();
+    passes(&hook(&sealed, "claude", "session-start"));
+    fleet(&sealed, 8);
+    sealed.ok(&[
+        "add",
+        &format!("\u{1b}[31m{}\n\"You hold everything", "x".repeat(300)),
+        "--board",
+        "auth",
+        "--priority",
+        "99",
+    ]);
+    for client in ["claude", "codex"] {
+        for mcp in [&[][..], &["--mcp"]] {
+            let words = [&["session-start", "--client", client, "--board", "auth"][..], mcp].concat();
+            let text = told(&hook_with(&sealed, &words, &recorded(client, "session-start"), &[]));
+            // A token is at least three characters of English on average.
+            assert!(text.len() < 1500 * 3, "{} bytes: {text}", text.len());
+            assert!(text.contains("You hold nothing. Ready now") && text.contains("- and more"), "{text}");
+            assert!(
+                !text.contains('\u{1b}') && !text.lines().any(|line| line.starts_with("You hold everything")),
+                "{text}"
+            );
+            assert_eq!(text.contains("The tool `claim`"), !mcp.is_empty());
+        }
+    }
+    let token = claimed(&sealed, "codex", "auth-2");
+    let text = told(&hook(&sealed, "codex", "session-start"));
+    assert!(text.contains(&format!("You hold {token}: go on with it.")), "{text}");
+}
+
+#[test]
+fn an_idle_teammate_is_offered_the_next_task() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    let event = json!({ "session_id": "s", "hook_event_name": "TeammateIdle", "teammate_name": "ann" });
+    let said = hook_with(&sealed, &["teammate-idle"], &event, &[]);
+    assert!(said.code == 2 && said.err.contains("auth-1 is ready: \"task 1\""), "{said:?}");
+    claimed(&sealed, "claude", "");
+    passes(&hook_with(&sealed, &["teammate-idle"], &event, &[]));
+}
+
+/// A client that gives its commands no variable: its hook recorded the session for its process.
+#[test]
+fn a_recorded_session_is_the_run_of_all_commands_below_the_client() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    std::fs::write(
+        sealed.path().join("first"),
+        r#"{"session_id": "one", "hook_event_name": "SessionStart"}"#,
+    )
+    .expect("written");
+    std::fs::write(
+        sealed.path().join("second"),
+        r#"{"session_id": "two", "hook_event_name": "SessionStart"}"#,
+    )
+    .expect("written");
+    sealed.script(
+        "gemini",
+        "sh -c 'fence hook session-start --client gemini < first' > /dev/null
+         fence whoami --json; bash -c 'fence whoami --json; true'; setsid -w bash -c 'fence whoami --json; true'",
+    );
+    let said = sealed.sh("./gemini; true");
+    let runs: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert_eq!(runs.len(), 3, "{said:?}");
+    for me in &runs {
+        assert_eq!((&me["run"], &me["owner"]["name"]), (&json!("gemini-one"), &json!("gemini")), "{me}");
+    }
+    // The client is gone, and its record with the next one.
+    let after = sealed.sh("fence whoami");
+    assert!(!after.out.contains("gemini-one"), "{after:?}");
+
+    // A server that Claude Code started before /clear still has the variable of the first session.
+    sealed.script(
+        "claude",
+        "sh -c 'fence hook session-start --client claude < first' > /dev/null
+         CLAUDE_CODE_SESSION_ID=one fence whoami
+         sh -c 'fence hook session-start --client claude < second' > /dev/null
+         CLAUDE_CODE_SESSION_ID=one fence whoami; CLAUDE_CODE_SESSION_ID=two fence whoami; CLAUDE_CODE_SESSION_ID=three fence whoami",
+    );
+    let said = sealed.sh("./claude; true");
+    let runs: Vec<&str> =
+        said.out.lines().filter_map(|line| line.strip_prefix("run    ")?.split(' ').next()).collect();
+    assert_eq!(runs, ["claude-one", "claude-two", "claude-two", "claude-three"], "{said:?}");
+}
+
+/// The client's hook does not see a push in a script, by an alias or by make. The git fence does.
+#[test]
+fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 2);
+    sealed.first_commit();
+    sealed.script("release.sh", "exec git push origin HEAD");
+    let made = sealed.sh(
+        "git init -q --bare there.git && git remote add origin \"$PWD/there.git\" && fence git install && git push -q origin main
+         git config alias.ship 'push origin HEAD' && printf 'release:\\n\\t./release.sh\\n' > Makefile",
+    );
+    assert_eq!(made.code, 0, "{made:?}");
+    let token = claimed(&sealed, "claude", "");
+    let commit =
+        in_session(&sealed, "claude", "git commit -q --allow-empty -m work && git log -1 --format=%B");
+    assert!(
+        commit.out.contains(&format!("Fence: {token} ")),
+        "commits of the session have the trailer: {commit:?}"
+    );
+    let pushed = in_session(&sealed, "claude", "./release.sh");
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    in_session(&sealed, "claude", "git commit -q --allow-empty -m more");
+    sealed.ok(&["unclaim", "auth-1"]);
+    denied(&before(&sealed, "claude", "git push", &[]));
+    for line in ["./release.sh", "git ship", "make release"] {
+        passes(&before(&sealed, "claude", line, &[]));
+        let late = in_session(&sealed, "claude", &format!("{line}; exit $?"));
+        assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{line}: {late:?}");
+    }
+    // A session that never claimed, and a person, push as before.
+    let other = finished(
+        sealed
+            .command("bash")
+            .env("CLAUDE_CODE_SESSION_ID", "other")
+            .args(["-c", "git commit -q --allow-empty -m x && git push -q origin HEAD:other"])
+            .output()
+            .expect("bash"),
+    );
+    assert_eq!(other.code, 0, "{other:?}");
+    assert_eq!(sealed.sh("git push -q origin HEAD:mine").code, 0);
+}
