@@ -26,6 +26,43 @@ pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// The sandbox of an agent's client in which this program runs. It cannot write and connect where it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sandbox {
+    Claude,
+    Codex,
+}
+
+pub fn sandbox() -> Option<Sandbox> {
+    // The first process of Codex's sandbox. The variable is set only if the sandbox has no network.
+    let first = || std::fs::read("/proc/1/cmdline").unwrap_or_default();
+    let is_codex = |line: Vec<u8>| {
+        let program = line.split(|&b| b == 0).next().map(String::from_utf8_lossy);
+        program.is_some_and(|program| program.ends_with("codex-linux-sandbox"))
+    };
+    if variable("SANDBOX_RUNTIME").is_some() {
+        return Some(Sandbox::Claude);
+    }
+    let codex = variable("CODEX_SANDBOX_NETWORK_DISABLED").or_else(|| variable("CODEX_SANDBOX"));
+    (codex.is_some() || is_codex(first())).then_some(Sandbox::Codex)
+}
+
+impl Sandbox {
+    /// The next step of an agent whose fleet cannot be reached from the sandbox.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Sandbox::Codex => {
+                "this is Codex's sandbox, which may not reach the fleet: use the tools of fence mcp, which runs outside of it. A person \
+                 installs them, and opens the sandbox for the fleet's directory: fence setup codex"
+            }
+            Sandbox::Claude => {
+                "this is Claude Code's sandbox, which may not reach the fleet: use the tools of fence mcp, which runs outside of it. A \
+                 person installs them: fence setup claude --mcp; or allows the fleet's directory in sandbox.filesystem.allowWrite"
+            }
+        }
+    }
+}
+
 /// The user's directory for settings.
 pub fn config_home() -> Option<PathBuf> {
     directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")))

@@ -1,6 +1,7 @@
 //! Printing replies, warnings and errors.
 
 use super::Context;
+use crate::environment::sandbox;
 use crate::output::{next_step, streams, tasks::lease_kept, untrusted};
 use fencepost::{Code, Error, Result, claim};
 use serde::{Serialize, de::DeserializeOwned};
@@ -81,6 +82,10 @@ impl Context {
     }
 
     pub fn fail(&self, error: &Error) -> ExitCode {
+        // The error itself, such as a read-only file system, does not say who made it so.
+        let in_sandbox =
+            sandbox().filter(|_| error.is_transient()).map(|sandbox| error.clone().hint(sandbox.hint()));
+        let error = in_sandbox.as_ref().unwrap_or(error);
         if self.json() {
             streams::print_error_json(&error.to_json().to_string());
         } else {

@@ -418,7 +418,7 @@ fn hostile_input() {
     let mut event = recorded("claude", "post-tool-use");
     event["session_id"] = json!("../../../../tmp/x\u{202e}");
     passes(&hook_with(&sealed, &["post-tool-use"], &event, &[]));
-    assert!(state_file(&sealed, "claude---------------tmp-x-").exists());
+    assert!(state_file(&sealed, &format!("claude-{}tmp-x-", "-".repeat(12))).exists());
 }
 
 #[test]
@@ -548,4 +548,25 @@ fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
     );
     assert_eq!(other.code, 0, "{other:?}");
     assert_eq!(sealed.sh("git push -q origin HEAD:mine").code, 0);
+}
+
+#[test]
+fn an_error_in_a_sandbox_says_that_it_is_one() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    for (variable, client) in [("CODEX_SANDBOX_NETWORK_DISABLED", "codex"), ("SANDBOX_RUNTIME", "claude")] {
+        let in_sandbox = |words: &[&str]| {
+            let mut command = sealed.command("fence");
+            command.env(variable, "1").env("FENCE_URL", "http://127.0.0.1:9").args(words);
+            finished(command.output().expect("fence"))
+        };
+        let said = in_sandbox(&["ready"]);
+        assert!(said.code == 1 && said.err.contains(&format!("fence setup {client}")), "{said:?}");
+        let json = in_sandbox(&["ready", "--json"]);
+        assert!(json.err.contains("which runs outside of it"), "{json:?}");
+    }
+    // A refusal has nothing to do with it.
+    let refused =
+        finished(sealed.command("fence").env("SANDBOX_RUNTIME", "1").arg("claim").output().expect("fence"));
+    assert!(refused.code == 3 && !refused.err.contains("sandbox"), "{refused:?}");
 }

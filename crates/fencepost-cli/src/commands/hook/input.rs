@@ -86,8 +86,8 @@ fn quoted(word: &str) -> String {
 impl Unread {
     /// The reply to an event that cannot be read: blocked if a guarded command may be in it.
     pub fn reply(&self, rules: &guarded::Rules) -> Reply {
-        let found = guarded::words(rules).into_iter().find(|word| self.text.contains(word.as_str()));
-        found.map_or(Reply::Silent, |word| Reply::Deny(rule::unreadable(&word)))
+        let found = rules.words().into_iter().find(|word| self.text.contains(word));
+        found.map_or(Reply::Silent, |word| Reply::Deny(rule::unreadable(word)))
     }
 }
 
