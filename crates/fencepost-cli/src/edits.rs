@@ -9,9 +9,10 @@
 mod block;
 mod json;
 mod jsonc;
+mod toml;
 
 
-pub use self::{block::Block, json::Json};
+pub use self::{block::Block, json::Json, toml::Toml};
 
 /// The line end of the text: the one that comes first.
 fn newline(text: &str) -> &'static str {

@@ -260,29 +260,7 @@ impl Json {
             Some(key) => format!("{}: {}", Value::from(key), self.format(value, style)),
             None => self.format(value, style),
         };
-        let Some(last) = container.items().last() else {
-            // Glued to the bracket: the container was there.
-            let at = container.span.start + 1;
-            let style = match text.trim_end().contains('\n') {
-                true => {
-                    let unit = unit(text, root);
-                    Style::lines(&format!("{}{unit}", indent_of_line(text, at)), &unit, newline(text))
-                }
-                false => Style::Inline,
-            };
-            return format!("{}{}{}", &text[..at], entry(&style), &text[at..]);
-        };
-        let style = match starts_its_line(text, last.start) {
-            true => Style::lines(indent_of_line(text, last.start), &unit(text, root), newline(text)),
-            false => Style::Inline,
-        };
-        let after = last.comma.map_or(last.end(), |comma| comma + 1);
-        // Comments on the line of the last entry stay there.
-        let at = if matches!(style, Style::Lines { .. }) { after_comments(text, after) } else { after };
-        // An entry that ends in a comma is followed by one that does, so that a removal knows which commas are ours.
-        let (before, behind) = if last.comma.is_some() { ("", ",") } else { (",", "") };
-        let (line, entry) = (style.separator(), entry(&style));
-        format!("{}{before}{}{line}{entry}{behind}{}", &text[..after], &text[after..at], &text[at..])
+        insert(text, container, &unit(text, root), entry)
     }
 
     fn format(&self, value: &Value, style: &Style) -> String {
@@ -305,7 +283,7 @@ impl Json {
 }
 
 /// How an entry is laid out.
-enum Style {
+pub(super) enum Style {
     Lines { indent: String, unit: String, newline: &'static str },
     Inline,
 }
@@ -347,6 +325,32 @@ impl Style {
     }
 }
 
+/// Puts an entry at the end of a container. `unit`: one step of the file's indent.
+pub(super) fn insert(text: &str, container: &Node, unit: &str, entry: impl Fn(&Style) -> String) -> String {
+    let Some(last) = container.items().last() else {
+        // Glued to the bracket: the container was there.
+        let at = container.span.start + 1;
+        let style = match text.trim_end().contains('\n') {
+            true => {
+                Style::lines(&format!("{}{unit}", indent_of_line(text, at)), unit, newline(text))
+            }
+            false => Style::Inline,
+        };
+        return format!("{}{}{}", &text[..at], entry(&style), &text[at..]);
+    };
+    let style = match starts_its_line(text, last.start) {
+        true => Style::lines(indent_of_line(text, last.start), unit, newline(text)),
+        false => Style::Inline,
+    };
+    let after = last.comma.map_or(last.end(), |comma| comma + 1);
+    // Comments on the line of the last entry stay there.
+    let at = if matches!(style, Style::Lines { .. }) { after_comments(text, after) } else { after };
+    // An entry that ends in a comma is followed by one that does, so that a removal knows which commas are ours.
+    let (before, behind) = if last.comma.is_some() { ("", ",") } else { (",", "") };
+    let (line, entry) = (style.separator(), entry(&style));
+    format!("{}{before}{}{line}{entry}{behind}{}", &text[..after], &text[after..at], &text[at..])
+}
+
 fn node_at<'a>(root: &'a Node, place: &[usize]) -> &'a Node {
     place.iter().fold(root, |node, at| &node.items()[*at].node)
 }
@@ -377,20 +381,27 @@ fn inner_lists<'a>(node: &'a Node, found: &mut Vec<&'a Node>) {
     }
 }
 
+/// Did we make this container, and is one entry left in it?
+pub(super) fn is_made_for_one(text: &str, container: &Node) -> bool {
+    let [item] = container.items() else { return false };
+    let inside = container.span.start + 1..container.span.end - 1;
+    let (before, after) = (&text[inside.start..item.start], &text[item.end()..inside.end]);
+    let empty = |text: &str| text.chars().all(|c| jsonc::is_space(c) || c == ',');
+    !before.is_empty() && before.chars().all(jsonc::is_space) && empty(after)
+}
+
 /// The text without this item, and without the containers that we made for it.
-fn without(text: &str, root: &Node, place: &[usize]) -> String {
+pub(super) fn without(text: &str, root: &Node, place: &[usize]) -> String {
     let Some((at, parents)) = place.split_last() else {
         return format!("{}{}", &text[..root.span.start], &text[root.span.end..]);
     };
     let container = node_at(root, parents);
     let items = container.items();
     let item = &items[*at];
-    let (open, close) = (container.span.start + 1, container.span.end - 1);
-    let space = text[..item.start].trim_end_matches(jsonc::is_space).len();
-    let empty = |text: &str| text.chars().all(|c| jsonc::is_space(c) || c == ',');
-    if items.len() == 1 && space == open && space < item.start && empty(&text[item.end()..close]) {
+    if is_made_for_one(text, container) {
         return without(text, root, parents);
     }
+    let space = text[..item.start].trim_end_matches(jsonc::is_space).len();
     let mut gone = vec![space..item.end()];
     match item.comma {
         Some(comma) => gone.push(comma..comma + 1),
@@ -420,7 +431,7 @@ fn ends_in_line_comment(text: &str, container: &Node, end: usize) -> bool {
     let mut at = before.unwrap_or(container.span.start + 1);
     while at < end {
         match jsonc::comment_end(text, at) {
-            Some(comment) if comment == end => return text[at..].starts_with("//"),
+            Some(comment) if comment == end => return !text[at..].starts_with("/*"),
             Some(comment) => at = comment,
             None => at += text[at..].chars().next().map_or(1, char::len_utf8),
         }

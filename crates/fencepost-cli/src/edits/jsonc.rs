@@ -103,10 +103,11 @@ pub fn bom(text: &str) -> usize {
     if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 }
 }
 
-/// Where the comment ends that begins here: a line comment before its line end.
+/// Where the comment ends that begins here: a line comment before its line end. `#` begins a comment of TOML; in JSON the scanner
+/// does not get here with it.
 pub fn comment_end(text: &str, at: usize) -> Option<usize> {
     let rest = &text[at..];
-    if rest.starts_with("//") {
+    if rest.starts_with("//") || rest.starts_with('#') {
         return Some(at + rest.find(['\n', '\r']).unwrap_or(rest.len()));
     }
     let inside = rest.strip_prefix("/*")?;
