@@ -11,7 +11,6 @@ mod json;
 mod jsonc;
 mod toml;
 
-
 pub use self::{block::Block, json::Json, toml::Toml};
 
 /// The line end of the text: the one that comes first.

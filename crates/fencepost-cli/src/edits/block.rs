@@ -19,7 +19,8 @@ impl Block {
     /// The text with our lines, current.
     pub fn apply(&self, text: Option<&str>) -> Result<String, String> {
         let newline = newline(text.unwrap_or_default());
-        let block = format!("{BEGIN} {} -->\n{}\n{END}", self.note, self.lines.trim_end()).replace('\n', newline);
+        let block =
+            format!("{BEGIN} {} -->\n{}\n{END}", self.note, self.lines.trim_end()).replace('\n', newline);
         match text.map(find).transpose()?.flatten() {
             Some(lines) => {
                 let text = text.unwrap_or_default();
@@ -87,7 +88,8 @@ mod tests {
         let stale = format!("a\n\n{ours}\n\nb\n");
         assert_eq!(block("new").apply(Some(&stale)), Ok(stale.replace("line", "new")));
         assert_eq!(block("new").remove(&stale), Ok(Some("a\n\nb\n".into())));
-        for broken in [format!("{ours}\n{ours}"), ours.replace("end", "ende"), ours.replace("begin", "bega")] {
+        for broken in [format!("{ours}\n{ours}"), ours.replace("end", "ende"), ours.replace("begin", "bega")]
+        {
             assert!(block("x").apply(Some(&broken)).is_err_and(|e| e.contains("are not one pair (line ")));
             assert!(block("x").remove(&broken).is_err());
         }

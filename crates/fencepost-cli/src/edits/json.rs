@@ -39,7 +39,11 @@ impl Json {
             (Some(text), Some(_)) => text.to_owned(),
             (text, _) => {
                 let value = self.format(&Value::Object(self.entries.clone()), &Style::lines("", "  ", "\n"));
-                return Ok(format!("{}{value}{}", text.unwrap_or_default(), if text.is_none() { "\n" } else { "" }));
+                return Ok(format!(
+                    "{}{value}{}",
+                    text.unwrap_or_default(),
+                    if text.is_none() { "\n" } else { "" }
+                ));
             }
         };
         loop {
@@ -50,7 +54,9 @@ impl Json {
                 Edit::Replace(span, new) => format!("{}{new}{}", &text[..span.start], &text[span.end..]),
                 // Only stale entries, beside ones that are wanted.
                 Edit::Remove(place) => without(&text, &root, &place),
-                Edit::Insert { into, key, value } => self.inserted(&text, &root, &into, key.as_deref(), &value),
+                Edit::Insert { into, key, value } => {
+                    self.inserted(&text, &root, &into, key.as_deref(), &value)
+                }
             };
         }
     }
@@ -125,7 +131,11 @@ impl Json {
                 _ if self.is_named(path) => found.push(place.clone()),
                 Value::Object(wanted) => self.equal(node, wanted, path, place, found),
                 Value::Array(wanted) => {
-                    let ours = node.items().iter().enumerate().filter(|(_, item)| wanted.contains(&item.node.value()));
+                    let ours = node
+                        .items()
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, item)| wanted.contains(&item.node.value()));
                     found.extend(ours.map(|(at, _)| [&place[..], &[at]].concat()));
                 }
                 wanted if node.value() == *wanted => found.push(place.clone()),
@@ -229,12 +239,14 @@ impl Json {
             let edit = match wanted {
                 wanted if self.is_named(path) => {
                     let item = Style::of_member(text, node);
-                    (node.value() != *wanted).then(|| Edit::Replace(node.span.clone(), self.format(wanted, &item)))
+                    (node.value() != *wanted)
+                        .then(|| Edit::Replace(node.span.clone(), self.format(wanted, &item)))
                 }
                 Value::Object(wanted) => self.next_insert(text, node, wanted, path, place)?,
                 Value::Array(wanted) => {
                     let Kind::Array(items) = &node.kind else { return wrong(&name, node, "a list") };
-                    let is_missing = |wanted: &&Value| !items.iter().any(|item| item.node.value() == **wanted);
+                    let is_missing =
+                        |wanted: &&Value| !items.iter().any(|item| item.node.value() == **wanted);
                     let into = place.clone();
                     let missing = wanted.iter().find(is_missing).cloned();
                     missing.map(|value| Edit::Insert { into, key: None, value })
@@ -242,7 +254,9 @@ impl Json {
                 wanted if node.value() == *wanted => None,
                 wanted => {
                     let there = &text[node.span.clone()];
-                    return Err(format!("{name} is {there}, and {wanted} belongs there; it is left as it is"));
+                    return Err(format!(
+                        "{name} is {there}, and {wanted} belongs there; it is left as it is"
+                    ));
                 }
             };
             if edit.is_some() {
@@ -331,9 +345,7 @@ pub(super) fn insert(text: &str, container: &Node, unit: &str, entry: impl Fn(&S
         // Glued to the bracket: the container was there.
         let at = container.span.start + 1;
         let style = match text.trim_end().contains('\n') {
-            true => {
-                Style::lines(&format!("{}{unit}", indent_of_line(text, at)), unit, newline(text))
-            }
+            true => Style::lines(&format!("{}{unit}", indent_of_line(text, at)), unit, newline(text)),
             false => Style::Inline,
         };
         return format!("{}{}{}", &text[..at], entry(&style), &text[at..]);
@@ -406,7 +418,8 @@ pub(super) fn without(text: &str, root: &Node, place: &[usize]) -> String {
     match item.comma {
         Some(comma) => gone.push(comma..comma + 1),
         // The comma of the entry before it is ours.
-        None => gone.extend(at.checked_sub(1).and_then(|before| items[before].comma).map(|comma| comma..comma + 1)),
+        None => gone
+            .extend(at.checked_sub(1).and_then(|before| items[before].comma).map(|comma| comma..comma + 1)),
     }
     // A line comment before it must not swallow the rest of its line.
     let end = gone.iter().map(|range| range.end).max().unwrap_or_default();

@@ -52,7 +52,8 @@ impl Node {
             Kind::Scalar(value) => value.clone(),
             Kind::Array(items) => items.iter().map(|item| item.node.value()).collect(),
             Kind::Object(items) => {
-                let members = items.iter().map(|item| (item.key.clone().unwrap_or_default(), item.node.value()));
+                let members =
+                    items.iter().map(|item| (item.key.clone().unwrap_or_default(), item.node.value()));
                 Value::Object(members.collect())
             }
         }

@@ -77,7 +77,9 @@ fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, String> {
 fn checked(text: String, path: &Path) -> Result<String, String> {
     match parse(&text) {
         Ok(_) => Ok(text),
-        Err(_) => Err(format!("`{}` cannot be added to the form in which its table is written", path.join("."))),
+        Err(_) => {
+            Err(format!("`{}` cannot be added to the form in which its table is written", path.join(".")))
+        }
     }
 }
 
@@ -112,7 +114,8 @@ fn sections(text: &str, root: &DeTable<'_>) -> Vec<Section> {
         let header = start..start + line.len();
         start = header.end;
         let is_inside = values.iter().any(|value| value.contains(&header.start));
-        let path = line.trim_start_matches(['\u{feff}', ' ', '\t']).starts_with('[').then(|| header_path(line));
+        let path =
+            line.trim_start_matches(['\u{feff}', ' ', '\t']).starts_with('[').then(|| header_path(line));
         match path.flatten().filter(|_| !is_inside) {
             Some(path) => sections.push(Section { path, lines: header.clone(), header }),
             None => {
@@ -183,7 +186,8 @@ fn with_table(text: Option<&str>, path: &Path, table: &Table) -> Result<String, 
             let line = format!("{} = {literal}", key_text(key));
             return with_table(Some(&with_line(text, header.end, &line)), path, table);
         };
-        let now: Option<Value> = format!("x = {}", &text[value.span()]).parse().ok().and_then(|mut t: Table| t.remove("x"));
+        let now: Option<Value> =
+            format!("x = {}", &text[value.span()]).parse().ok().and_then(|mut t: Table| t.remove("x"));
         if now.as_ref() != Some(wanted) {
             let text = format!("{}{literal}{}", &text[..value.span().start], &text[value.span().end..]);
             return with_table(Some(&text), path, table);
@@ -223,7 +227,8 @@ fn without_table(mut text: String, path: &Path) -> Result<Option<String>, String
         if !matches!(found.get_ref(), DeValue::Table(_)) {
             return Ok(Some(text));
         }
-        let last = sections(&text, document.get_ref()).into_iter().rfind(|section| section.path.starts_with(path));
+        let last =
+            sections(&text, document.get_ref()).into_iter().rfind(|section| section.path.starts_with(path));
         let section = last.ok_or_else(|| no_header(&path.join(".")))?;
         match cut(&text, section.lines) {
             Some(rest) => text = rest,
@@ -403,9 +408,21 @@ mod tests {
         let with = ours().apply(Some("a = 1\n")).expect("applied");
         for (others, left) in [
             (format!("{with}\n[x]\ny = 1\n"), "a = 1\n\n[x]\ny = 1\n"),
-            (with.replace("\"/r\" ]", "\"/r\", \"/x\" ]"), "a = 1\n\n[sandbox] # added by fence setup\nroots = [ \"/x\" ]\n"),
-            (with.replace("roots", "net = true\nroots"), "a = 1\n\n[sandbox] # added by fence setup\nnet = true\n"),
-            (with.replace("\n\n[sandbox]", "\n# ours\n[mcp_servers.fence.tools.x]\nmode = \"a\"\n\n[sandbox]"), "a = 1\n# ours\n"),
+            (
+                with.replace("\"/r\" ]", "\"/r\", \"/x\" ]"),
+                "a = 1\n\n[sandbox] # added by fence setup\nroots = [ \"/x\" ]\n",
+            ),
+            (
+                with.replace("roots", "net = true\nroots"),
+                "a = 1\n\n[sandbox] # added by fence setup\nnet = true\n",
+            ),
+            (
+                with.replace(
+                    "\n\n[sandbox]",
+                    "\n# ours\n[mcp_servers.fence.tools.x]\nmode = \"a\"\n\n[sandbox]",
+                ),
+                "a = 1\n# ours\n",
+            ),
         ] {
             assert_eq!(ours().remove(&others), Ok(Some(left.into())), "{others}");
             assert!(ours().apply(Some(&others)).is_ok_and(|again| again == others), "{others}");

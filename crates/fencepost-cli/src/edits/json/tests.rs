@@ -35,11 +35,18 @@ fn an_entry_is_laid_out_like_its_neighbours() {
         (r#"{"a":1}"#, r#"{"a":1, "hooks": { "Stop": [ "fence hook stop" ] }}"#),
         (r#"{"hooks":{"Stop":["b"]}}"#, r#"{"hooks":{"Stop":["b", "fence hook stop"]}}"#),
         (r#"{"hooks": {"Stop": []}}"#, r#"{"hooks": {"Stop": ["fence hook stop"]}}"#),
-        ("{\n  \"hooks\": {\n    \"Stop\": [ // theirs\n      \"b\", /* b */ // c\n    ],\n  },\n}\n",
-         "{\n  \"hooks\": {\n    \"Stop\": [ // theirs\n      \"b\", /* b */ // c\n      \"fence hook stop\",\n    ],\n  },\n}\n"),
-        ("{\r\n\t\"a\": 1 // one\r\n}",
-         "{\r\n\t\"a\": 1, // one\r\n\t\"hooks\": {\r\n\t\t\"Stop\": [\r\n\t\t\t\"fence hook stop\"\r\n\t\t]\r\n\t}\r\n}"),
-        ("\u{feff}{\"a\": 1 // one\n}", "\u{feff}{\"a\": 1, \"hooks\": { \"Stop\": [ \"fence hook stop\" ] } // one\n}"),
+        (
+            "{\n  \"hooks\": {\n    \"Stop\": [ // theirs\n      \"b\", /* b */ // c\n    ],\n  },\n}\n",
+            "{\n  \"hooks\": {\n    \"Stop\": [ // theirs\n      \"b\", /* b */ // c\n      \"fence hook stop\",\n    ],\n  },\n}\n",
+        ),
+        (
+            "{\r\n\t\"a\": 1 // one\r\n}",
+            "{\r\n\t\"a\": 1, // one\r\n\t\"hooks\": {\r\n\t\t\"Stop\": [\r\n\t\t\t\"fence hook stop\"\r\n\t\t]\r\n\t}\r\n}",
+        ),
+        (
+            "\u{feff}{\"a\": 1 // one\n}",
+            "\u{feff}{\"a\": 1, \"hooks\": { \"Stop\": [ \"fence hook stop\" ] } // one\n}",
+        ),
         ("", "{\n  \"hooks\": {\n    \"Stop\": [\n      \"fence hook stop\"\n    ]\n  }\n}"),
     ] {
         assert_eq!(small().apply(Some(before)).as_deref(), Ok(after), "{before}");
@@ -79,17 +86,32 @@ fn entries_of_others_stay_wherever_they_are() {
 #[test]
 fn stale_entries_are_replaced_in_place() {
     for (stale, current) in [
-        (r#"{"hooks":{"Stop":["a","fence hook old","b"]}}"#, r#"{"hooks":{"Stop":["a","fence hook stop","b"]}}"#),
+        (
+            r#"{"hooks":{"Stop":["a","fence hook old","b"]}}"#,
+            r#"{"hooks":{"Stop":["a","fence hook stop","b"]}}"#,
+        ),
         // Twice, and for an event that is not wanted any more.
-        (r#"{"hooks":{"Stop":["fence hook 1", "a", "fence hook 2"]}}"#, r#"{"hooks":{"Stop":["fence hook stop", "a"]}}"#),
-        (r#"{"hooks":{"Stop":["fence hook stop"],"Old":["a", "fence hook stop"]}}"#, r#"{"hooks":{"Stop":["fence hook stop"],"Old":["a"]}}"#),
-        (r#"{ "hooks": { "Old": [ "fence hook stop" ] } }"#, "{\n  \"hooks\": {\n    \"Stop\": [\n      \"fence hook stop\"\n    ]\n  }\n}"),
+        (
+            r#"{"hooks":{"Stop":["fence hook 1", "a", "fence hook 2"]}}"#,
+            r#"{"hooks":{"Stop":["fence hook stop", "a"]}}"#,
+        ),
+        (
+            r#"{"hooks":{"Stop":["fence hook stop"],"Old":["a", "fence hook stop"]}}"#,
+            r#"{"hooks":{"Stop":["fence hook stop"],"Old":["a"]}}"#,
+        ),
+        (
+            r#"{ "hooks": { "Old": [ "fence hook stop" ] } }"#,
+            "{\n  \"hooks\": {\n    \"Stop\": [\n      \"fence hook stop\"\n    ]\n  }\n}",
+        ),
     ] {
         assert_eq!(small().apply(Some(stale)).as_deref(), Ok(current), "{stale}");
     }
     let server = r#"{"mcpServers":{"fence":{"command":"old"},"x":{}}}"#;
     let current = ours().apply(Some(server)).expect("applied");
-    assert!(current.starts_with(r#"{"mcpServers":{"fence":{ "command": "fence", "args": [ "mcp" ] },"x":{}}, "#), "{current}");
+    assert!(
+        current.starts_with(r#"{"mcpServers":{"fence":{ "command": "fence", "args": [ "mcp" ] },"x":{}}, "#),
+        "{current}"
+    );
 }
 
 #[test]
@@ -110,7 +132,8 @@ fn a_file_that_is_not_understood_is_refused() {
         ("{} /* x", "it is not JSON: line 1: a comment has no end"),
         ("// x", "it is not JSON: there are only comments in it"),
     ] {
-        let order = Json { entries: object(json!({"flag": true, "hooks": {"Stop": ["fence hook stop"]}})), ..ours() };
+        let order =
+            Json { entries: object(json!({"flag": true, "hooks": {"Stop": ["fence hook stop"]}})), ..ours() };
         assert_eq!(order.apply(Some(text)), Err(problem.to_owned()), "{text}");
     }
     let deep = "[".repeat(100_000);
@@ -120,13 +143,25 @@ fn a_file_that_is_not_understood_is_refused() {
 /// White space and comments, as people and programs leave them.
 fn space() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
-        "", "", "", " ", "\n", "\n  ", "\r\n\t", "  \n\n", "/* c */", " // c, \"}\n", "\n// [\r\n", "/*\n*/ ",
+        "",
+        "",
+        "",
+        " ",
+        "\n",
+        "\n  ",
+        "\r\n\t",
+        "  \n\n",
+        "/* c */",
+        " // c, \"}\n",
+        "\n// [\r\n",
+        "/*\n*/ ",
     ])
 }
 
 /// A value as text.
 fn value() -> impl Strategy<Value = String> {
-    let scalar = prop::sample::select(vec!["1", "-2.5e3", "true", "null", "\"\"", "\"a \\\" // b\"", "\"\\u00e9é\""]);
+    let scalar =
+        prop::sample::select(vec!["1", "-2.5e3", "true", "null", "\"\"", "\"a \\\" // b\"", "\"\\u00e9é\""]);
     scalar.prop_map(str::to_owned).prop_recursive(4, 24, 4, |inner| {
         prop_oneof![list(inner.clone()), members(prop::collection::vec(inner, 0..4).prop_map(named))]
     })
@@ -139,7 +174,8 @@ fn named(values: Vec<String>) -> Vec<(String, String)> {
 fn list(inner: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
     (prop::collection::vec((space(), inner, space()), 0..4), any::<bool>(), space()).prop_map(
         |(items, comma, end)| {
-            let items: Vec<_> = items.iter().map(|(before, item, after)| format!("{before}{item}{after}")).collect();
+            let items: Vec<_> =
+                items.iter().map(|(before, item, after)| format!("{before}{item}{after}")).collect();
             let comma = if comma && !items.is_empty() { "," } else { "" };
             format!("[{}{comma}{end}]", items.join(","))
         },
@@ -160,10 +196,11 @@ fn members(of: impl Strategy<Value = Vec<(String, String)>>) -> impl Strategy<Va
 
 /// A settings file of others, in which some of the keys that we need may be.
 fn document() -> impl Strategy<Value = String> {
-    let events = (prop::option::of(list(value())), prop::option::of(list(value()))).prop_map(|(stop, pre)| {
-        let stop = stop.map(|value| ("Stop".to_owned(), value));
-        pre.map(|value| ("PreToolUse".to_owned(), value)).into_iter().chain(stop).collect()
-    });
+    let events =
+        (prop::option::of(list(value())), prop::option::of(list(value()))).prop_map(|(stop, pre)| {
+            let stop = stop.map(|value| ("Stop".to_owned(), value));
+            pre.map(|value| ("PreToolUse".to_owned(), value)).into_iter().chain(stop).collect()
+        });
     let allow = list(value()).prop_map(|value| vec![("allow".to_owned(), value)]);
     let servers = prop::collection::vec(value(), 0..3).prop_map(named);
     let keys = (
@@ -178,7 +215,8 @@ fn document() -> impl Strategy<Value = String> {
         others
     });
     let bom = prop::sample::select(vec!["", "", "\u{feff}"]);
-    (bom, space(), members(root), space()).prop_map(|(bom, before, root, after)| format!("{bom}{before}{root}{after}"))
+    (bom, space(), members(root), space())
+        .prop_map(|(bom, before, root, after)| format!("{bom}{before}{root}{after}"))
 }
 
 proptest! {
