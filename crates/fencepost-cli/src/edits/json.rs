@@ -414,27 +414,16 @@ pub(super) fn without(text: &str, root: &Node, place: &[usize]) -> String {
         return without(text, root, parents);
     }
     let space = text[..item.start].trim_end_matches(jsonc::is_space).len();
-    let mut gone = vec![space..item.end()];
-    match item.comma {
-        Some(comma) => gone.push(comma..comma + 1),
-        // The comma of the entry before it is ours.
-        None => gone
-            .extend(at.checked_sub(1).and_then(|before| items[before].comma).map(|comma| comma..comma + 1)),
-    }
+    // The comma after it, else the one of the entry before it, which is ours.
+    let comma = item.comma.or_else(|| items[at.checked_sub(1)?].comma);
     // A line comment before it must not swallow the rest of its line.
-    let end = gone.iter().map(|range| range.end).max().unwrap_or_default();
-    if ends_in_line_comment(text, container, space) && !text[end..].starts_with(['\n', '\r']) {
-        gone[0].start = item.start;
-    }
-    gone.sort_by_key(|range| range.start);
-    let mut out = String::with_capacity(text.len());
-    let mut kept = 0;
-    for range in gone {
-        out.push_str(&text[kept..range.start]);
-        kept = range.end;
-    }
-    out.push_str(&text[kept..]);
-    out
+    let end = item.comma.map_or(item.end(), |comma| comma + 1);
+    let keeps_line = ends_in_line_comment(text, container, space) && !text[end..].starts_with(['\n', '\r']);
+    let entry = if keeps_line { item.start } else { space }..item.end();
+    let comma = comma.map_or(entry.clone(), |comma| comma..comma + 1);
+    let (first, second) = if comma.start < entry.start { (comma, entry) } else { (entry, comma) };
+    let between = text.get(first.end..second.start).unwrap_or_default();
+    format!("{}{between}{}", &text[..first.start], &text[second.end..])
 }
 
 /// Does a line comment of this container end here?

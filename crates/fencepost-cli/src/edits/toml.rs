@@ -317,7 +317,7 @@ fn comma_after(text: &str, mut at: usize) -> Option<usize> {
 }
 
 fn position(list: &Node, element: &str) -> Option<usize> {
-    list.items().iter().position(|item| item.node.value() == Json::from(element))
+    list.items().iter().position(|item| item.node.value() == element)
 }
 
 fn table_lines(path: &Path, table: &Table, newline: &str) -> String {

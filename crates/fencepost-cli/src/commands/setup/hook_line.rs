@@ -51,6 +51,8 @@ mod tests {
 
     /// Exit code, standard output and standard error of a hook.
     fn run(line: &str, path: &str, input: &str) -> (i32, String, String) {
+        // Fence may be installed on the machine of the test.
+        let line = line.replace(":/usr/local/bin:/opt/homebrew/bin", "");
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("{line} hook pre-tool-use --client claude")]);
         command
@@ -115,7 +117,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let fence = dir.path().join("fence");
         let quoted = fence.display().to_string();
-        // Missing, not a program, a crash, killed, and partial output before a crash.
+        // Missing, a crash, killed, and partial output before a crash.
         let broken = ["", "exit 1", "exit 101", "kill -9 $$", "echo '{\"decision\":\"allow\"}'; exit 3"];
         for text in broken {
             match text {
