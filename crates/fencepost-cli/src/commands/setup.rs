@@ -131,7 +131,7 @@ impl Setup {
         let changes: Vec<_> = changes.into_iter().filter(|change| change.before != change.after).collect();
         let advice = match self.remove || changes.is_empty() {
             true => Vec::new(),
-            false => recipe.advice(scope, &options),
+            false => self.no_fleet(context).into_iter().chain(recipe.advice(scope, &options)).collect(),
         };
         let report = Report {
             recipe: recipe.name.clone(),
@@ -150,6 +150,13 @@ impl Setup {
         }
         drop(lock);
         context.print(&report, summary)
+    }
+
+    /// Without a fleet the hooks have nothing to say.
+    fn no_fleet(&self, context: &Context) -> Option<String> {
+        let location = context.location().ok()?;
+        let is_missing = !self.user && location.file().is_some_and(|file| !file.exists());
+        is_missing.then(|| "there is no fleet here yet: `fence init` creates it".into())
     }
 
     /// Without a recipe's name, recipes of which nothing is installed do not count, unless there is no other.

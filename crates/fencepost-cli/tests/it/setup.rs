@@ -293,6 +293,19 @@ fn files_that_are_not_understood_are_left_alone() {
     let said = run(&sealed, &["setup", "codex"]);
     assert!(said.code == 1 && said.err.contains("`HERE/.codex/config.toml` cannot be "), "{said:?}");
     assert_eq!(tree(&sealed), before);
+    fs::remove_file(sealed.path().join(".codex")).expect("removed");
+    // A directory that cannot be written, unless this is root, who can write everywhere.
+    let skills = sealed.path().join(".claude/skills");
+    fs::create_dir_all(&skills).expect("made");
+    fs::set_permissions(&skills, fs::Permissions::from_mode(0o555)).expect("set");
+    if fs::create_dir(skills.join("try")).is_err() {
+        let before = tree(&sealed);
+        let said = run(&sealed, &["setup", "claude"]);
+        let problem = "error: `HERE/.claude/skills/fence/SKILL.md` cannot be written: ";
+        assert!(said.code == 1 && said.err.starts_with(problem), "{said:?}");
+        assert_eq!(tree(&sealed), before, "nothing was written");
+    }
+    fs::set_permissions(&skills, fs::Permissions::from_mode(0o755)).expect("set");
 }
 
 /// Settings of the user may be links; they stay links.
@@ -446,4 +459,7 @@ fn it_shows_what_it_writes() {
     );
     assert_eq!(json["files"][1]["diff"][1], "+++ /dev/null");
     assert_eq!(run(&sealed, &["setup", "--check", "codex"]).code, 0, "the board is known");
+    let empty = Sealed::sqlite();
+    let advice = "- there is no fleet here yet: `fence init` creates it";
+    assert!(ok(&empty, &["setup", "agents-md"]).ends_with(advice));
 }

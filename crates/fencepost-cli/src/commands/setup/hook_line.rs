@@ -19,8 +19,8 @@ pub fn guard(program: &str, strict: bool) -> String {
     // Of the input only the part after `tool_input`: the path of the project may contain a word. Clients ignore an exit 2 without a
     // message, and let a command pass when the hook takes too long, so that we must give up first.
     let code = format!(
-        "i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout 20\"; c=127; o=; \
-         if command -v \"$f\" >/dev/null 2>&1; then o=$(printf %s \"$i\" | $t \"$f\" \"$@\"); c=$?; fi; \
+        "i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout -k 2 20\"; c=127; o=; \
+         if command -v \"$f\" >/dev/null 2>&1; then o=$(printf %s \"$i\" 2>/dev/null | $t \"$f\" \"$@\"); c=$?; fi; \
          case $c in 0|2) printf %s \"$o\"; exit $c;; esac; \
          case ${{i#*tool_input}} in {}) \
          echo \"fence: blocked. This command may act outside of this machine, and fence, which decides, is missing or failed (exit $c). \
@@ -49,19 +49,24 @@ mod tests {
         process::{Command, Stdio},
     };
 
-    /// Exit code, standard output and standard error of a hook.
+    /// Exit code, standard output and standard error of a hook; two shells agree on it.
     fn run(line: &str, path: &str, input: &str) -> (i32, String, String) {
+        let (sh, bash) = (run_in("sh", line, path, input), run_in("bash", line, path, input));
+        assert_eq!((sh.0, &sh.1), (bash.0, &bash.1), "{line}: {bash:?}");
+        sh
+    }
+
+    fn run_in(shell: &str, line: &str, path: &str, input: &str) -> (i32, String, String) {
         // Fence may be installed on the machine of the test.
-        let line = line.replace(":/usr/local/bin:/opt/homebrew/bin", "");
-        let mut command = Command::new("/bin/sh");
+        let line = line.replace(":/usr/local/bin:/opt/homebrew/bin", "").replacen(
+            "sh -c",
+            &format!("{shell} -c"),
+            1,
+        );
+        let mut command = Command::new(format!("/bin/{shell}"));
         command.args(["-c", &format!("{line} hook pre-tool-use --client claude")]);
-        command
-            .env_clear()
-            .env("PATH", path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().expect("sh");
+        command.env_clear().env("PATH", path).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
         // A hook may end before it has read its input.
         let _ = child.stdin.take().expect("its input").write_all(input.as_bytes());
         let output = child.wait_with_output().expect("its end");
@@ -139,6 +144,12 @@ mod tests {
             assert_eq!(run(&guard(&quoted, true), "/usr/bin:/bin", &input("git commit")).0, 2);
             assert_eq!(run(&quiet(&quoted), "/usr/bin:/bin", &input("git push")).0, 0, "{text}");
         }
+        // One that hangs, with the patience of a test.
+        stand_in(&fence, "trap '' TERM; echo '{}'; while :; do sleep 1; done");
+        let impatient = |line: String| line.replace("timeout -k 2 20", "timeout -k 0.1 0.1");
+        assert_ne!(impatient(guard(&quoted, false)), guard(&quoted, false));
+        let (code, out, err) = run(&impatient(guard(&quoted, false)), "/usr/bin:/bin", &input("git push"));
+        assert!((code, out.as_str()) == (2, "") && err.contains("fence: blocked"), "{code} {out} {err}");
         fs::set_permissions(&fence, fs::Permissions::from_mode(0o644)).expect("set");
         assert_eq!(run(&guard(&quoted, false), "/usr/bin:/bin", &input("git push")).0, 2);
         // Without fence it is quiet.
