@@ -56,7 +56,7 @@ macro_rules! verbs {
 
 commands! {
     "Plan" {
-        demo::Demo, demo_agent::DemoAgent, init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show, log::Log,
+        demo::Demo, demo_agent::DemoAgent, init::Init, setup::Setup, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show, log::Log,
         board::Board, wait::Wait, r#loop::Loop,
     }
     "Work" {

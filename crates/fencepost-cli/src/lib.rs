@@ -11,6 +11,7 @@
 //! - `environment`: variables, and the user's directories
 //! - `output`: standard output and standard error, tables, times, colours, untrusted text, progress, help
 //! - `private_files`: files that only this user can have made
+//! - `edits`: entries of ours in other programs' settings files
 //! - `identity`: the run that a command acts for, by the processes around it
 //! - `trust`: which files of a project, and which fleets of others, the user trusts
 //! - `settings`: flags, variables and `fence.toml`
@@ -30,6 +31,7 @@
 mod command_line;
 mod commands;
 mod context;
+mod edits;
 mod environment;
 mod guarded;
 mod identity;

@@ -63,6 +63,11 @@ holder may cause.
 
 ";
 
+/// The page as a skill, for `fence setup`.
+pub(super) fn skill(board: Option<&str>, command_line: &clap::Command) -> String {
+    format!("{FRONT}{}", page(board, command_line))
+}
+
 fn write(file: &Path, page: &str) -> Result<()> {
     let failed = |e| Error::unavailable(format!("cannot write `{}`: {e}", file.display()));
     let directory = file.parent().unwrap_or(Path::new("."));

@@ -7,7 +7,7 @@ mod left_behind;
 mod live;
 mod pauses;
 mod place;
-mod profile;
+pub(super) mod profile;
 mod prompt;
 mod reading;
 mod report;

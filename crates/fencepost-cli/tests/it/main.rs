@@ -40,6 +40,7 @@ mod sealed;
 mod serve;
 mod served_docs;
 mod settings;
+mod setup;
 mod spend;
 mod storm_example;
 mod storm_servers;

@@ -542,6 +542,16 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("serve", &["serve --listen {!}", "serve --db {!}"]),
     ("settle", &["settle r --failed {!} --exit {!}", "settle {!}"]),
     (
+        "setup",
+        &[
+            "setup {!}",
+            "setup claude",
+            "setup agents-md --board {!} --dry-run",
+            "setup agents-md",
+            "setup --check",
+        ],
+    ),
+    (
         "show",
         &[
             "show {task/fail}",
@@ -609,6 +619,11 @@ fn hostile_fleet() -> (Sealed, Vec<Vec<String>>) {
     std::fs::create_dir(sealed.path().join("project")).expect("made");
     let settings = format!("agent = \"{escaped}\"\nurl = \"http://{escaped}\"\n");
     std::fs::write(sealed.path().join("project/fence.toml"), settings).expect("written");
+    std::fs::write(sealed.path().join("AGENTS.md"), HOSTILE).expect("written");
+    let twice = json!(HOSTILE);
+    std::fs::create_dir(sealed.path().join(".claude")).expect("made");
+    let twice = format!("{{{twice}: 1, {twice}: 1}}");
+    std::fs::write(sealed.path().join(".claude/settings.json"), twice).expect("written");
     sealed.first_commit();
     let story =
         json!({ "id": "S-1", "title": HOSTILE, "description": HOSTILE, "acceptance_criteria": [HOSTILE] });

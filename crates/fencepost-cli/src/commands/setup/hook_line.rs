@@ -1,0 +1,170 @@
+//! The shell code in front of `hook EVENT …` in a client's settings.
+//!
+//! `sh -c 'CODE' FENCE hook EVENT --client CLIENT`: in the code `$0` is the program and `"$@"` the rest. It has neither single quotes nor
+//! backslashes, so that every shell that a client may use takes it as one word, and so that it reads the same in JSON and TOML.
+
+/// Words of commands with effects outside. Coarse on purpose: they only decide while fence cannot.
+const GUARDED: [&str; 10] =
+    ["push", "merge", "publish", "apply", "delete", "destroy", "deploy", "release", "upload", "rollout"];
+
+/// Finds the program: the installed one, else by PATH. Clients with a window may have a short PATH.
+const FIND: &str = "f=$0; PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/opt/homebrew/bin; \
+                    command -v \"$f\" >/dev/null 2>&1 || f=fence";
+
+/// Blocks if fence says so. If fence is missing, fails or hangs, it blocks commands with a guarded word, and lets all others pass: a
+/// teammate without fence can work. `program` is quoted for a shell.
+pub fn guard(program: &str, strict: bool) -> String {
+    let commit = if strict { &["commit"][..] } else { &[] };
+    let words: Vec<String> = GUARDED.iter().chain(commit).map(|word| format!("*{word}*")).collect();
+    // Of the input only the part after `tool_input`: the path of the project may contain a word. Clients ignore an exit 2 without a
+    // message, and let a command pass when the hook takes too long, so that we must give up first.
+    let code = format!(
+        "i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout -k 2 20\"; c=127; o=; \
+         if command -v \"$f\" >/dev/null 2>&1; then o=$(printf %s \"$i\" 2>/dev/null | $t \"$f\" \"$@\"); c=$?; fi; \
+         case $c in 0|2) printf %s \"$o\"; exit $c;; esac; \
+         case ${{i#*tool_input}} in {}) \
+         echo \"fence: blocked. This command may act outside of this machine, and fence, which decides, is missing or failed (exit $c). \
+         A person can install or repair it, or run fence setup with --remove\" >&2; exit 2;; esac; exit 0",
+        words.join("|")
+    );
+    format!("sh -c '{code}' {program}")
+}
+
+/// Calls fence, and passes on its output and a refusal. It never fails otherwise.
+pub fn quiet(program: &str) -> String {
+    let code = format!(
+        "{FIND}; command -v \"$f\" >/dev/null 2>&1 || exit 0; \"$f\" \"$@\"; [ $? -eq 2 ] && exit 2; exit 0"
+    );
+    format!("sh -c '{code}' {program}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs,
+        io::Write,
+        os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+        path::Path,
+        process::{Command, Stdio},
+    };
+
+    /// Exit code, standard output and standard error of a hook; two shells agree on it.
+    fn run(line: &str, path: &str, input: &str) -> (i32, String, String) {
+        let (sh, bash) = (run_in("sh", line, path, input), run_in("bash", line, path, input));
+        assert_eq!((sh.0, &sh.1), (bash.0, &bash.1), "{line}: {bash:?}");
+        sh
+    }
+
+    fn run_in(shell: &str, line: &str, path: &str, input: &str) -> (i32, String, String) {
+        // Fence may be installed on the machine of the test.
+        let line = line.replace(":/usr/local/bin:/opt/homebrew/bin", "").replacen(
+            "sh -c",
+            &format!("{shell} -c"),
+            1,
+        );
+        let mut command = Command::new(format!("/bin/{shell}"));
+        command.args(["-c", &format!("{line} hook pre-tool-use --client claude")]);
+        command.env_clear().env("PATH", path).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
+        // A hook may end before it has read its input.
+        let _ = child.stdin.take().expect("its input").write_all(input.as_bytes());
+        let output = child.wait_with_output().expect("its end");
+        assert_eq!(output.status.signal(), None);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    }
+
+    /// A stand-in for fence. Written by another process: see `Sealed::script`.
+    fn stand_in(file: &Path, text: &str) {
+        let written = Command::new("/bin/sh")
+            .args(["-c", "printf '%s\n' \"$1\" > \"$0\" && chmod 755 \"$0\""])
+            .arg(file)
+            .arg(format!("#!/bin/sh\n{text}"))
+            .status();
+        assert!(written.expect("sh").success());
+    }
+
+    fn input(command: &str) -> String {
+        let cwd = "/home/kim/release-push";
+        serde_json::json!({"cwd": cwd, "tool_name": "Bash", "tool_input": {"command": command}}).to_string()
+    }
+
+    #[test]
+    fn the_answer_of_fence_is_passed_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fence = dir.path().join("my fence/fence");
+        fs::create_dir(dir.path().join("my fence")).expect("made");
+        let quoted = crate::output::text::shell_quoted(&fence);
+        let ends = [
+            ("cat; echo \" $*\"; exit 0", 0, Some("{\"hook\"} hook pre-tool-use --client claude")),
+            ("cat >/dev/null; echo '{\"a\": \"x y\"}'; exit 0", 0, Some("{\"a\": \"x y\"}")),
+            ("echo no >&2; exit 2", 2, None),
+        ];
+        for (text, code, out) in ends {
+            stand_in(&fence, text);
+            for line in [guard(&quoted, false), quiet(&quoted)] {
+                let said = run(&line, "/usr/bin:/bin", "{\"hook\"}");
+                assert_eq!((said.0, said.1.trim_end()), (code, out.unwrap_or_default()), "{line}: {said:?}");
+                assert_eq!(said.2, if code == 2 { "no\n" } else { "" }, "{line}");
+            }
+        }
+        // By PATH, if it is not where it was installed.
+        stand_in(&fence, "echo here");
+        let path = format!("{}:/usr/bin:/bin", fence.parent().expect("a directory").display());
+        for line in [guard("/nowhere/fence", false), quiet("fence")] {
+            assert_eq!(run(&line, &path, "{}").1.trim_end(), "here", "{line}");
+        }
+    }
+
+    #[test]
+    fn without_fence_only_guarded_commands_are_blocked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fence = dir.path().join("fence");
+        let quoted = fence.display().to_string();
+        // Missing, a crash, killed, and partial output before a crash.
+        let broken = ["", "exit 1", "exit 101", "kill -9 $$", "echo '{\"decision\":\"allow\"}'; exit 3"];
+        for text in broken {
+            match text {
+                "" => {}
+                text => stand_in(&fence, text),
+            }
+            let loose = guard(&quoted, false);
+            for command in
+                ["git push", "cd x && git -C y push", "npm publish", "kubectl delete pod x", "make release"]
+            {
+                let (code, out, err) = run(&loose, "/usr/bin:/bin", &input(command));
+                assert_eq!((code, out.as_str()), (2, ""), "{text}: {command}");
+                assert!(err.contains("fence: blocked") && err.contains("--remove"), "{text}: {err}");
+            }
+            for command in ["ls", "cargo test", "git commit -m x", "echo 'a \\ \" b'"] {
+                let (code, out, _) = run(&loose, "/usr/bin:/bin", &input(command));
+                assert_eq!((code, out.as_str()), (0, ""), "{text}: {command}");
+            }
+            assert_eq!(run(&guard(&quoted, true), "/usr/bin:/bin", &input("git commit")).0, 2);
+            assert_eq!(run(&quiet(&quoted), "/usr/bin:/bin", &input("git push")).0, 0, "{text}");
+        }
+        // One that hangs, with the patience of a test.
+        stand_in(&fence, "trap '' TERM; echo '{}'; while :; do sleep 1; done");
+        let impatient = |line: String| line.replace("timeout -k 2 20", "timeout -k 0.1 0.1");
+        assert_ne!(impatient(guard(&quoted, false)), guard(&quoted, false));
+        let (code, out, err) = run(&impatient(guard(&quoted, false)), "/usr/bin:/bin", &input("git push"));
+        assert!((code, out.as_str()) == (2, "") && err.contains("fence: blocked"), "{code} {out} {err}");
+        fs::set_permissions(&fence, fs::Permissions::from_mode(0o644)).expect("set");
+        assert_eq!(run(&guard(&quoted, false), "/usr/bin:/bin", &input("git push")).0, 2);
+        // Without fence it is quiet.
+        assert_eq!(run(&quiet("/nowhere/fence"), "/usr/bin:/bin", "{}"), (0, String::new(), String::new()));
+        assert_eq!(
+            run(&guard("/nowhere/fence", false), "/usr/bin:/bin", "{}"),
+            (0, String::new(), String::new())
+        );
+    }
+
+    #[test]
+    fn the_code_is_one_word_in_every_shell() {
+        for line in [guard("fence", true), quiet("fence")] {
+            assert_eq!(line.matches('\'').count(), 2, "{line}");
+            assert!(!line.contains(['\\', '\n']), "{line}");
+        }
+    }
+}
