@@ -4,8 +4,10 @@ use crate::{
 };
 use clap::Args;
 use fencepost::Result;
-use plan::{InstalledHook, Site, State};
-use recipe::{Options, Recipe, Scope};
+use plan::Site;
+pub use plan::{InstalledHook, State};
+pub use recipe::Scope;
+use recipe::{Options, Recipe};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 

@@ -463,3 +463,87 @@ fn it_shows_what_it_writes() {
     let advice = "- there is no fleet here yet: `fence init` creates it";
     assert!(ok(&empty, &["setup", "agents-md"]).ends_with(advice));
 }
+
+/// The hooks of an installation as `doctor` fires them.
+#[test]
+fn doctor_fires_the_hooks() {
+    let sealed = world();
+    let findings = || {
+        let said = run(&sealed, &["doctor", "--json"]);
+        let all: Value = serde_json::from_str(&said.out).expect("JSON");
+        let of_clients =
+            all.as_array().expect("a list").iter().filter(|finding| finding["name"] == "clients");
+        (
+            said.code,
+            of_clients
+                .map(|finding| {
+                    format!(
+                        "{} {}",
+                        finding["level"].as_str().expect("a level"),
+                        finding["message"].as_str().expect("a message")
+                    )
+                })
+                .collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(findings(), (0, vec![]));
+    ok(&sealed, &["setup", "claude"]);
+    assert_eq!(
+        findings(),
+        (0, vec!["ok the hook of claude in HERE/.claude/settings.json blocks a push if the fleet cannot be reached".into()])
+    );
+    // Somebody made the hook harmless.
+    let settings = read(&sealed, ".claude/settings.json");
+    write(
+        &sealed,
+        ".claude/settings.json",
+        &settings.replace("exit $c;; esac", "exit 0;; esac").replace("exit 2;; esac", "exit 0;; esac"),
+    );
+    let (code, found) = findings();
+    assert!(
+        code == 1 && found.iter().any(|finding| finding.starts_with("problem the hook of claude")),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().any(|finding| finding.starts_with("warning the files of recipe claude")),
+        "{found:?}"
+    );
+    ok(&sealed, &["setup", "claude"]);
+    assert_eq!(findings().1.len(), 1);
+    ok(&sealed, &["setup", "claude", "--remove"]);
+
+    ok(&sealed, &["setup", "codex"]);
+    let (code, found) = findings();
+    assert!(
+        code == 0
+            && found[1].starts_with(
+                "warning Codex skips hooks of HERE/.codex/hooks.json that you have not trusted: "
+            ),
+        "{found:?}"
+    );
+    assert!(found[1].contains("pre_tool_use") && found[1].contains("session_end"), "{found:?}");
+}
+
+/// The plugin in this repository is what `fence setup claude --mcp` writes.
+#[test]
+fn the_plugin_is_up_to_date() {
+    let sealed = world();
+    ok(&sealed, &["setup", "claude", "--mcp"]);
+    let plugin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.claude-plugin/fence");
+    let json = |path: &Path| -> Value {
+        serde_json::from_str(&fs::read_to_string(path).expect("a file")).expect("JSON")
+    };
+    assert_eq!(
+        json(&plugin.join("hooks/hooks.json"))["hooks"],
+        json(&sealed.path().join(".claude/settings.json"))["hooks"]
+    );
+    assert_eq!(json(&plugin.join(".mcp.json")), json(&sealed.path().join(".mcp.json")));
+    ok(&sealed, &["prime", "--skill"]);
+    let skill = fs::read_to_string(plugin.join("skills/fence/SKILL.md")).expect("a skill");
+    assert_eq!(
+        skill,
+        read(&sealed, ".claude/skills/fence/SKILL.md"),
+        "fence prime --skill=.claude-plugin/fence/skills/fence"
+    );
+    assert_eq!(json(&plugin.join(".claude-plugin/plugin.json"))["version"], env!("CARGO_PKG_VERSION"));
+}
