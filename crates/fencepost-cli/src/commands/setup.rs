@@ -3,7 +3,7 @@ use crate::{
     output::table::{Cell, Table},
 };
 use clap::Args;
-use fencepost::Result;
+use fencepost::{Code, Error, Result};
 use plan::Site;
 pub use plan::{InstalledHook, State};
 pub use recipe::Scope;
@@ -62,7 +62,7 @@ pub struct Setup {
     /// List the recipes, and where they are installed
     #[arg(long, conflicts_with_all = ["recipe", "check", "remove", "dry_run", "mcp", "strict", "board"])]
     list: bool,
-    /// Tell whether each file is missing, stale or current; exit 0 only if all are current
+    /// Tell whether each file is missing, stale, ignored by the client, or current; exit 0 only if all are current
     #[arg(long, conflicts_with_all = ["remove", "dry_run"])]
     check: bool,
 }
@@ -129,7 +129,8 @@ impl Setup {
         let site = Site::of(&recipe, scope, context)?;
         let options = Options { mcp: self.mcp, strict: self.strict, board: self.board.clone() };
         let lock = files::lock(&site.base)?;
-        let changes = if self.remove { site.remove()? } else { site.install(&options)? };
+        let (changes, ignored) =
+            if self.remove { (site.remove()?, Vec::new()) } else { site.install(&options)? };
         let changes: Vec<_> = changes.into_iter().filter(|change| change.before != change.after).collect();
         let advice = match self.remove || changes.is_empty() {
             true => Vec::new(),
@@ -151,7 +152,18 @@ impl Setup {
             files::write(&changes)?;
         }
         drop(lock);
-        context.print(&report, summary)
+        let done = context.print(&report, summary)?;
+        for path in ignored {
+            context.warn(&Error::new(
+                Code::Invalid,
+                format!(
+                    "`{}` is not plain JSON, and the client ignores such a file with all its hooks: take out the comments, trailing commas \
+                     and the byte order mark",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(done)
     }
 
     /// Without a fleet the hooks have nothing to say.
@@ -249,6 +261,7 @@ fn found(recipe: &Recipe, scope: Scope, context: &Context, given: &Options) -> R
     let state = match files.iter().all(|file| file.state == State::Missing) {
         true => State::Missing,
         false if files.iter().all(|file| file.state == State::Current) => State::Current,
+        false if files.iter().any(|file| file.state == State::Ignored) => State::Ignored,
         false => State::Stale,
     };
     Ok(Some(Installed { recipe: recipe.name.clone(), scope, state, files, hooks: site.hooks()? }))

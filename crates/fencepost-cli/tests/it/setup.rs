@@ -112,13 +112,23 @@ fn a_removal_restores_every_byte() {
         ] {
             let shown = ok(&sealed, &[words, &["--dry-run"]].concat());
             assert!(shown.contains("would change  HERE/") && tree(&sealed) == before, "{settings}: {shown}");
-            ok(&sealed, words);
+            let said = run(&sealed, words);
+            // Clients ignore files with comments.
+            let is_plain = settings.is_empty() || serde_json::from_str::<Value>(settings).is_ok();
+            let has_json = words[1] != "agents-md";
+            assert_eq!(
+                (said.code, said.err.contains("is not plain JSON")),
+                (0, has_json && !is_plain),
+                "{said:?}"
+            );
             let with = tree(&sealed);
             assert_ne!(with, before, "{settings}");
             assert_eq!(ok(&sealed, words), "nothing to change", "{settings}");
             assert_eq!(tree(&sealed), with, "{settings}");
             let checked = run(&sealed, &["setup", "--check", words[1]]);
-            assert!(checked.code == 0 && !checked.out.contains("stale"), "{settings}: {checked:?}");
+            assert_eq!(checked.code, i32::from(has_json && !is_plain), "{settings}: {checked:?}");
+            assert_eq!(checked.out.contains("ignored"), has_json && !is_plain, "{settings}: {checked:?}");
+            assert!(!checked.out.contains("stale"), "{settings}: {checked:?}");
             ok(&sealed, &["setup", words[1], "--remove"]);
             assert_eq!(tree(&sealed), before, "{settings}: {words:?}");
         }

@@ -23,6 +23,8 @@ pub enum State {
     Missing,
     /// Something is there that this version would write differently, or a part is missing.
     Stale,
+    /// Everything is there, but the client ignores the file: it is not plain JSON.
+    Ignored,
     Current,
 }
 
@@ -31,6 +33,7 @@ impl State {
         match self {
             State::Missing => "missing",
             State::Stale => "stale",
+            State::Ignored => "ignored",
             State::Current => "current",
         }
     }
@@ -84,16 +87,19 @@ impl<'a> Site<'a> {
         Ok(Self { recipe, scope, base, context })
     }
 
-    /// The changes that install the recipe with these options.
-    pub fn install(&self, options: &Options) -> Result<Vec<Change>> {
+    /// The changes that install the recipe with these options, and the files that the client will ignore.
+    pub fn install(&self, options: &Options) -> Result<(Vec<Change>, Vec<PathBuf>)> {
         let targets = self.targets(options)?;
-        let mut changes = Vec::new();
+        let (mut changes, mut ignored) = (Vec::new(), Vec::new());
         for target in &targets {
             let after = target.installed()?;
             target.check_undo(after.as_deref())?;
+            if target.is_ignored(after.as_deref()) {
+                ignored.push(target.path.clone());
+            }
             changes.push(self.change(target, after));
         }
-        Ok(changes)
+        Ok((changes, ignored))
     }
 
     /// The changes that take the recipe out.
@@ -109,6 +115,7 @@ impl<'a> Site<'a> {
             let is_wanted = target.parts.iter().any(|part| part.wanted);
             let is_there = target.removed(target.text.clone())? != target.text;
             let state = match target.installed()? == target.text {
+                true if is_wanted && target.is_ignored(target.text.as_deref()) => State::Ignored,
                 true if is_wanted => State::Current,
                 true => continue,
                 false if is_there => State::Stale,
@@ -220,6 +227,12 @@ impl Target {
     fn problem(&self, why: &str) -> Error {
         Error::new(Code::Invalid, format!("`{}`: {why}", self.path.display()))
             .hint("nothing was written; repair the file, and run the command again")
+    }
+
+    /// Will the client ignore the file, with our entries in it?
+    fn is_ignored(&self, text: Option<&str>) -> bool {
+        let is_plain = |text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        self.parts.iter().any(|part| part.wanted && part.must_be_plain) && !text.is_none_or(is_plain)
     }
 
     /// The text with the wanted parts, and without the others.

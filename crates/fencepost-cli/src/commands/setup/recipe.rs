@@ -51,6 +51,8 @@ struct PartText {
     marks: Vec<String>,
     #[serde(default)]
     named: Vec<String>,
+    #[serde(default)]
+    comments: bool,
     content: String,
 }
 
@@ -131,6 +133,8 @@ pub struct Part {
     /// As the recipe names it: relative to the project, or with `~`.
     pub file: String,
     pub wanted: bool,
+    /// The client ignores the file, without a word, if it is not plain JSON.
+    pub must_be_plain: bool,
     pub content: Content,
 }
 
@@ -227,7 +231,9 @@ impl Recipe {
             let values: Vec<_> =
                 variables.iter().filter_map(|(name, value)| Some((*name, value.clone()?))).collect();
             let content = self.content(part, &values)?;
-            parts.push(Part { file: file.to_owned(), wanted: self.is_wanted(part.when, options), content });
+            let must_be_plain = part.format == Format::Json && !part.comments;
+            let wanted = self.is_wanted(part.when, options);
+            parts.push(Part { file: file.to_owned(), wanted, must_be_plain, content });
         }
         Ok(parts)
     }
