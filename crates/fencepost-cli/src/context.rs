@@ -13,6 +13,7 @@ use crate::{
     settings::{File, Setting, Source},
 };
 pub use claims::resource;
+pub use waiting::{GIVE_BACK, unless};
 use fencepost::{
     Clock, Code, Error, Op, Result,
     op::{self, AnyOp, AnyReply},

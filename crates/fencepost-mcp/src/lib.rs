@@ -24,6 +24,9 @@ mod resources;
 
 mod service;
 
+mod connection;
+
+pub use connection::Connection;
 pub use host::{Acting, Call, Host};
 pub use meta::{prefix, session};
 pub use service::Mcp;
