@@ -65,8 +65,7 @@ pub fn acts_for(process: &Process, run: &str) -> bool {
     of(RUN).map_or(agents, |named| named == run)
 }
 
-/// The run of an agent's session.
-pub fn agent_run(prefix: &str, id: &str) -> String {
+fn agent_run(prefix: &str, id: &str) -> String {
     format!("{prefix}-{}", plain(id))
 }
 

@@ -67,7 +67,7 @@ fn next_tool(error: &Error) -> Option<&'static str> {
         Code::AlreadyClaimed => "leave it to its holder; claim without task takes the best ready task, look lists them",
         Code::NotReady => "look with what=why and this task says what it waits for; claim without task takes another",
         Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled => {
-            "stop: work under this claim is not accepted; claim takes something else"
+            "stop: this work is not accepted any more; claim takes something else"
         }
         Code::Suppressed | Code::RateLimited | Code::Paused | Code::BudgetRefused => {
             "nothing is lost: try again later, after retry_after_ms if it is given; only a person can lift it earlier"

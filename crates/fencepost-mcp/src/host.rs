@@ -36,6 +36,9 @@ pub trait Host: Send + Sync + 'static {
     /// The run that a call acts for, or a refusal that says how to name it.
     fn acting(&self, call: &Call) -> Result<Acting>;
 
+    /// A call of a tool begins.
+    fn begin<'h>(&'h self, call: &'h Call, acting: &'h Acting) -> BoxFuture<'h, ()>;
+
     /// Calls an op from within a run, or without one if its name is empty. Dropping the future gives back what it claims.
     fn call<'h>(&'h self, call: &'h Call, acting: &'h Acting, op: Arc<dyn AnyOp>) -> BoxFuture<'h, Result<AnyReply>>;
 

@@ -28,6 +28,6 @@ mod connection;
 
 pub use connection::Connection;
 pub use host::{Acting, Call, Host};
-pub use meta::{prefix, session};
+pub use meta::session_run;
 pub use service::Mcp;
 pub use tools::list as tools;

@@ -9,11 +9,20 @@ const SESSION: [&str; 2] = ["sessionId", "threadId"];
 /// The fields in which clients number their calls: Claude Code, Codex.
 const CALL: [&str; 2] = ["claudecode/toolUseId", "callId"];
 
+/// The longest part of a session's id that goes into the name of its run.
+const SESSION_MAX: usize = 100;
+
 /// The longest part of a client's name that goes into the name of a run.
 const PREFIX: usize = 20;
 
-/// The session that a call belongs to.
-pub fn session(meta: &RequestMetaObject) -> Option<&str> {
+/// The run of the session that a call belongs to, with the name that shell commands of the same session act for.
+pub fn session_run(client: &str, meta: &RequestMetaObject) -> Option<String> {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let id: String = session(meta)?.chars().take(SESSION_MAX).map(plain).collect();
+    Some(format!("{}-{id}", prefix(client, meta)))
+}
+
+fn session(meta: &RequestMetaObject) -> Option<&str> {
     text(meta, &SESSION)
 }
 
@@ -31,16 +40,18 @@ pub fn request(meta: &RequestMetaObject, session: &str, run: &str) -> String {
     format!("mcp-{hex}")
 }
 
-/// The prefix of a client's runs, by the name that it gives itself. It is the prefix that the client's shell commands have, too.
-pub fn prefix(client: &str) -> String {
+/// The prefix of a client's runs, by the name that it gives itself, or by its own fields in a call: over HTTP a call has no name.
+/// It is the prefix that the client's shell commands have, too.
+fn prefix(client: &str, meta: &RequestMetaObject) -> String {
     let client = client.to_ascii_lowercase();
-    for known in ["codex", "claude"] {
-        if client.starts_with(known) {
+    for (known, field) in [("codex", "x-codex-"), ("claude", "claudecode/")] {
+        if client.starts_with(known) || meta.keys().any(|key| key.starts_with(field)) {
             return known.to_owned();
         }
     }
     let plain: String = client.chars().filter(char::is_ascii_alphanumeric).take(PREFIX).collect();
-    if plain.is_empty() { "mcp".to_owned() } else { plain }
+    // rmcp gives its own name to a client that has none.
+    if ["", "rmcp"].contains(&plain.as_str()) { "mcp".to_owned() } else { plain }
 }
 
 fn text<'m>(meta: &'m RequestMetaObject, fields: &[&str]) -> Option<&'m str> {
@@ -89,7 +100,9 @@ mod tests {
             ("\u{202e}!", "mcp"),
             ("", "mcp"),
         ] {
-            assert_eq!(prefix(client), expected, "{client}");
+            assert_eq!(prefix(client, &meta(json!({}))), expected, "{client}");
         }
+        assert_eq!(prefix("rmcp", &meta(json!({}))), "mcp");
+        assert_eq!(prefix("rmcp", &meta(json!({"x-codex-turn-metadata": {}}))), "codex");
     }
 }

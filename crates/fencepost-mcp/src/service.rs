@@ -57,7 +57,10 @@ impl Mcp {
         tokio::select! {
             biased;
             () = cancelled.cancelled() => Err(Error::unavailable("the call was cancelled")),
-            reply = tool.run(&session, args) => reply,
+            reply = async {
+                session.begin().await;
+                tool.run(&session, args).await
+            } => reply,
         }
     }
 }

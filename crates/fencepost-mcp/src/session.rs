@@ -59,6 +59,11 @@ impl<'c> Session<'c> {
         Acting { run, ..self.acting.clone() }
     }
 
+    /// Tells the host that the call begins.
+    pub async fn begin(&self) {
+        self.host.begin(self.call, &self.acting).await;
+    }
+
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         op::typed(self.host.call(self.call, &self.acting, op.erase()).await?)
     }

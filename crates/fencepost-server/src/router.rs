@@ -4,6 +4,7 @@ use crate::{
     app::App,
     docs::{openapi, page},
     events,
+    mcp,
     http::{
         path,
         response::{self, Refusal, Unlogged},
@@ -40,7 +41,8 @@ pub fn router(app: App) -> Router {
         .route(path::OPENAPI, get(openapi_document))
         .route(path::DOCS, get(docs_page))
         .route(path::SLACK, post(webhooks::slack))
-        .route(path::GITHUB, post(webhooks::github));
+        .route(path::GITHUB, post(webhooks::github))
+        .route(path::MCP, mcp::route(app.clone()));
     for entry in op::registry() {
         let names = [Some(entry.name), entry.formerly];
         let reads = entry.reads;

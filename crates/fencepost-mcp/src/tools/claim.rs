@@ -37,7 +37,9 @@ async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
         wait_ms: args.seconds("wait_seconds"),
         request: session.request(),
     };
-    let claimed = session.call(op).await?;
+    let mut claimed = session.call(op).await?;
+    // It stands beside the task.
+    claimed.task.claim = None;
     let reply = serde_json::to_value(&claimed).map_err(fencepost::Error::internal)?;
     Ok(session.claimed(&session.acting, &[claimed.claim], reply).await)
 }

@@ -3,7 +3,7 @@
 use crate::{
     context::{Context, unless},
     environment::variable,
-    identity::{self, Identity, Reason},
+    identity::{Identity, Reason},
     names::unique,
 };
 use fencepost::{
@@ -14,7 +14,7 @@ use fencepost::{
     sync::lock,
 };
 use fencepost_client::Connection;
-use fencepost_mcp::{Acting, Call, Host, prefix, session};
+use fencepost_mcp::{Acting, Call, Host, session_run};
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
@@ -57,11 +57,8 @@ impl Known {
     }
 
     /// The rule.
-    fn acting(&self, argument: Option<&str>, session: Option<&str>, client: &str) -> Result<Acting> {
-        let by_call = || {
-            let run = identity::agent_run(&prefix(client), session?);
-            Some(Acting { session: run.clone(), run, named: false })
-        };
+    fn acting(&self, argument: Option<&str>, by_call: Option<String>) -> Result<Acting> {
+        let by_call = || by_call.map(|run| Acting { session: run.clone(), run, named: false });
         let found = self.first.clone().or_else(by_call).unwrap_or_else(|| self.last.clone());
         match argument {
             None => Ok(found),
@@ -140,7 +137,12 @@ impl Stdio {
 
 impl Host for Stdio {
     fn acting(&self, call: &Call) -> Result<Acting> {
-        self.known.acting(call.run.as_deref(), session(&call.meta), &call.client)
+        self.known.acting(call.run.as_deref(), session_run(&call.client, &call.meta))
+    }
+
+    fn begin<'h>(&'h self, _: &'h Call, _: &'h Acting) -> BoxFuture<'h, ()> {
+        // A keeper renews the run.
+        Box::pin(std::future::ready(()))
     }
 
     fn call<'h>(
@@ -210,19 +212,19 @@ mod tests {
             ("FENCE_RUN", known(Reason::Variable, None), None, Some("s"), "own"),
             ("--run", known(Reason::Flag, None), None, Some("s"), "own"),
             ("its session", known(agent(), None), None, Some("s"), "own"),
-            ("the call's session", known(Reason::Session, None), None, Some("s"), "codex-s"),
+            ("the call's session", known(Reason::Session, None), None, Some("codex-s"), "codex-s"),
             ("an argument", known(agent(), None), Some("sub"), Some("s"), "sub"),
             ("an argument and a named run", known(Reason::Variable, None), Some("sub"), None, "sub"),
             ("the same argument in fence work", known(Reason::Variable, Some("t@1")), Some("own"), None, "own"),
         ];
         for (what, known, argument, session, run) in cases {
-            let acting = known.acting(argument, session, "codex-mcp-client").expect(what);
+            let acting = known.acting(argument, session.map(str::to_owned)).expect(what);
             assert_eq!(acting.run, run, "{what}");
         }
         let bound = known(Reason::Variable, Some("task/a-1@1"));
-        assert!(bound.acting(Some("sub"), None, "").is_err(), "no other run is opened in fence work");
+        assert!(bound.acting(Some("sub"), None).is_err(), "no other run is opened in fence work");
         let (one, other) = (known(Reason::Session, None), known(Reason::Session, None));
-        let run = |known: &Known| known.acting(None, None, "").expect("a run").run;
+        let run = |known: &Known| known.acting(None, None).expect("a run").run;
         assert_eq!(run(&one), run(&one));
         assert_ne!(run(&one), run(&other), "two connections are two runs");
     }
