@@ -7,7 +7,7 @@ use crate::{
     names::unique,
 };
 use fencepost::{
-    BoxFuture, Error, Millis, Result,
+    BoxFuture, Code, Error, Millis, Result,
     claim::Claim,
     op::{AnyOp, AnyReply},
     run,
@@ -107,7 +107,7 @@ impl Stdio {
 
     /// The fleet. It may not exist yet when the client starts, so an error is not kept.
     async fn fleet(&self) -> Result<&Connection> {
-        self.fleet.get_or_try_init(|| async { self.asked(Ask::Open).await? }).await
+        self.fleet.get_or_try_init(|| async { self.asked(Ask::Open).await?.map_err(missing) }).await
     }
 
     async fn asked<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T> {
@@ -132,6 +132,15 @@ impl Stdio {
                 }
             }
         });
+    }
+}
+
+/// An agent does not create fleets: it asks.
+fn missing(error: Error) -> Error {
+    match error.code() {
+        Code::NotFound => Error::unavailable(error.message())
+            .hint("ask the person to create it with the command line (init), or to name another in this server's settings"),
+        _ => error,
     }
 }
 
