@@ -196,6 +196,10 @@ on_both! {
         let mut tokens: Vec<_> = replies.iter().filter_map(|reply| reply["claim"]["token"].as_str()).collect();
         tokens.sort_unstable();
         assert_eq!(tokens, ["task/main-1@1", "task/main-2@1", "task/main-3@1", "task/main-4@1"], "{replies:?}");
+        let mut runs: Vec<_> = replies.iter().filter_map(|reply| reply["claim"]["run"].as_str()).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        assert_eq!(runs.len(), 4, "{runs:?}");
         let refused: Vec<_> = replies.iter().filter_map(|reply| reply["error"]["code"].as_str()).collect();
         assert_eq!(refused, ["none_ready", "none_ready"]);
     }
