@@ -53,9 +53,10 @@ impl Field {
                 (texts, "a list of texts".to_owned())
             }
             Kind::Any => (true, String::new()),
-            Kind::Word(words) => {
-                (value.as_str().is_some_and(|word| words.contains(&word)), format!("one of {}", words.join(", ")))
-            }
+            Kind::Word(words) => (
+                value.as_str().is_some_and(|word| words.contains(&word)),
+                format!("one of {}", words.join(", ")),
+            ),
         };
         if fits { Ok(()) } else { Err(wanted) }
     }

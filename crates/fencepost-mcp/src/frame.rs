@@ -84,7 +84,8 @@ pub fn framed(reply: Value) -> Value {
     }
     let (key, note) = NOTE;
     Value::Object(Map::from_iter(
-        std::iter::once((key.to_owned(), Value::from(note))).chain(reply.into_iter().filter(|(k, _)| k != key)),
+        std::iter::once((key.to_owned(), Value::from(note)))
+            .chain(reply.into_iter().filter(|(k, _)| k != key)),
     ))
 }
 
@@ -165,7 +166,10 @@ mod tests {
             let reply = framed(json!({"task": {"id": "a-1", "title": text}, "existing": false}));
             let keys: Vec<_> = reply.as_object().expect("an object").keys().collect();
             assert_eq!(keys, ["note", "task", "existing"], "{text:?}");
-            assert_eq!(reply["task"].as_object().expect("a task").keys().collect::<Vec<_>>(), ["id", FROM_OTHERS]);
+            assert_eq!(
+                reply["task"].as_object().expect("a task").keys().collect::<Vec<_>>(),
+                ["id", FROM_OTHERS]
+            );
             let wire = reply.to_string();
             assert!(!wire.chars().any(fencepost::hidden::is_hidden), "{wire:?}");
             assert_eq!(reply["note"], NOTE.1);
@@ -174,7 +178,8 @@ mod tests {
 
     #[test]
     fn names_that_others_chose_stay_with_their_text() {
-        let reply = framed(json!({"message": {"id": 1, "data": {"note": "x", "isError": false, "\u{202e}": 1}}}));
+        let reply =
+            framed(json!({"message": {"id": 1, "data": {"note": "x", "isError": false, "\u{202e}": 1}}}));
         assert_eq!(reply["message"][FROM_OTHERS]["data"]["isError"], false);
         assert!(reply.get("isError").is_none() && reply["message"].get("data").is_none());
         assert_eq!(reply["message"][FROM_OTHERS]["data"]["\\u{202e}"], 1);

@@ -38,7 +38,9 @@ fn safe(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(escaped(&text)),
         Value::Array(list) => Value::Array(list.into_iter().map(safe).collect()),
-        Value::Object(fields) => fields.into_iter().map(|(key, value)| (escaped(&key), safe(value))).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(key, value)| (escaped(&key), safe(value))).collect()
+        }
         plain => plain,
     }
 }
@@ -59,23 +61,37 @@ fn names_a_command(hint: &str) -> bool {
 
 fn next_tool(error: &Error) -> Option<&'static str> {
     Some(match error.code() {
-        Code::NoneReady => "claim with wait_seconds waits for the next task; look with what=list shows what others hold",
-        Code::BoardFinished => "nothing is left to do here: stop, or add a task with plan; look with what=list shows the outcomes",
+        Code::NoneReady => {
+            "claim with wait_seconds waits for the next task; look with what=list shows what others hold"
+        }
+        Code::BoardFinished => {
+            "nothing is left to do here: stop, or add a task with plan; look with what=list shows the outcomes"
+        }
         Code::AlreadyClaimed if error.field("own") == Some(&Value::Bool(true)) => {
             "you hold it: go on with it; claim with task and resume=true gives its token again"
         }
-        Code::AlreadyClaimed => "leave it to its holder; claim without task takes the best ready task, look lists them",
-        Code::NotReady => "look with what=why and this task says what it waits for; claim without task takes another",
+        Code::AlreadyClaimed => {
+            "leave it to its holder; claim without task takes the best ready task, look lists them"
+        }
+        Code::NotReady => {
+            "look with what=why and this task says what it waits for; claim without task takes another"
+        }
         Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled => {
             "stop: this work is not accepted any more; claim takes something else"
         }
         Code::Suppressed | Code::RateLimited | Code::Paused | Code::BudgetRefused => {
             "nothing is lost: try again later, after retry_after_ms if it is given; only a person can lift it earlier"
         }
-        Code::NotFound => "look lists the ready tasks, and with what=list all tasks; look with what=mine what you hold",
-        Code::Unauthorized | Code::Forbidden => "you may not do this: ask the person who set up this server for a key",
+        Code::NotFound => {
+            "look lists the ready tasks, and with what=list all tasks; look with what=mine what you hold"
+        }
+        Code::Unauthorized | Code::Forbidden => {
+            "you may not do this: ask the person who set up this server for a key"
+        }
         Code::Unavailable => "call again in a moment",
-        Code::OutcomeUnknown => "it may have happened: look with what=mine or what=show before you call again",
+        Code::OutcomeUnknown => {
+            "it may have happened: look with what=mine or what=show before you call again"
+        }
         Code::TooLarge => "send less; keep large results in a file and name the file",
         Code::Internal | Code::Invalid => return None,
     })
@@ -102,7 +118,8 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_to_do_next() {
-        let error = Error::new(Code::AlreadyClaimed, "held by run `r-7f`").hint("fence ready").with("fence", 4);
+        let error =
+            Error::new(Code::AlreadyClaimed, "held by run `r-7f`").hint("fence ready").with("fence", 4);
         insta::assert_snapshot!(refusal(&error).to_string(), @r#"{"error":{"code":"already_claimed","message":"held by run `r-7f`","fence":4,"hint":"leave it to its holder; claim without task takes the best ready task, look lists them"}}"#);
         let error = Error::invalid("wait_ms", "is too long");
         insta::assert_snapshot!(refusal(&error).to_string(), @r#"{"error":{"code":"invalid","message":"`wait_seconds` is too long","field":"wait_seconds"}}"#);

@@ -40,7 +40,12 @@ pub trait Host: Send + Sync + 'static {
     fn begin<'h>(&'h self, call: &'h Call, acting: &'h Acting) -> BoxFuture<'h, ()>;
 
     /// Calls an op from within a run, or without one if its name is empty. Dropping the future gives back what it claims.
-    fn call<'h>(&'h self, call: &'h Call, acting: &'h Acting, op: Arc<dyn AnyOp>) -> BoxFuture<'h, Result<AnyReply>>;
+    fn call<'h>(
+        &'h self,
+        call: &'h Call,
+        acting: &'h Acting,
+        op: Arc<dyn AnyOp>,
+    ) -> BoxFuture<'h, Result<AnyReply>>;
 
     /// The agent that the client acts for.
     fn agent(&self, call: &Call) -> Option<String>;
@@ -52,7 +57,12 @@ pub trait Host: Send + Sync + 'static {
     fn lease(&self) -> Millis;
 
     /// A call made these claims. Returns a warning for the agent if they are not renewed by themselves.
-    fn claimed<'h>(&'h self, call: &'h Call, acting: &'h Acting, claims: &'h [Claim]) -> BoxFuture<'h, Option<String>>;
+    fn claimed<'h>(
+        &'h self,
+        call: &'h Call,
+        acting: &'h Acting,
+        claims: &'h [Claim],
+    ) -> BoxFuture<'h, Option<String>>;
 
     /// A call ended a claim.
     fn ended(&self);

@@ -13,8 +13,9 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
-        ReadResourceResponse, ReadResourceResult, ServerCapabilities, ServerConfig, Tool,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
+        ServerConfig, Tool,
     },
     service::RequestContext,
 };
@@ -49,7 +50,12 @@ impl Mcp {
     }
 
     /// Answers a call of a tool. A call whose client cancels it is dropped, which gives back what it claims meanwhile.
-    async fn answer(&self, tool: tools::Tool, given: Map<String, Value>, context: RequestContext<RoleServer>) -> Result<Value> {
+    async fn answer(
+        &self,
+        tool: tools::Tool,
+        given: Map<String, Value>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<Value> {
         let args = tool.read(given)?;
         let cancelled = context.ct.clone();
         let call = call(context, args.text("run"));

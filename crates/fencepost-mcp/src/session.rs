@@ -121,7 +121,9 @@ impl<'c> Session<'c> {
         }
         match self.claims().await?.as_slice() {
             [] => Ok(token),
-            others => Err(named(Error::new(Code::LeaseExpired, format!("the claim `{token}` is over")), others)),
+            others => {
+                Err(named(Error::new(Code::LeaseExpired, format!("the claim `{token}` is over")), others))
+            }
         }
     }
 

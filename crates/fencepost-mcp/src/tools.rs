@@ -42,7 +42,8 @@ enum Effect {
 }
 
 /// An argument of every tool. A client's subagents share its session, and tell their work apart by it.
-const RUN: Field = Field::new("run", Kind::Text, "Your own run name, if you are a subagent; the same in all your calls");
+const RUN: Field =
+    Field::new("run", Kind::Text, "Your own run name, if you are a subagent; the same in all your calls");
 
 const ALL: [Tool; 9] = [
     look::TOOL,
@@ -108,7 +109,11 @@ mod tests {
     fn required_arguments_exist_and_every_description_is_one_line() {
         for tool in ALL {
             let fields = tool.all_fields();
-            assert!(tool.required.iter().all(|name| fields.iter().any(|field| field.name == *name)), "{}", tool.name);
+            assert!(
+                tool.required.iter().all(|name| fields.iter().any(|field| field.name == *name)),
+                "{}",
+                tool.name
+            );
             assert!(!tool.about.contains('\n') && tool.about.ends_with('.'), "{}", tool.name);
             assert_eq!(fields.iter().filter(|field| field.name == "run").count(), 1);
         }

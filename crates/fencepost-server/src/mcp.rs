@@ -4,11 +4,7 @@
 use crate::{
     access::peer,
     app::App,
-    http::{
-        AGENT, RUN,
-        body::BodyLimits,
-        response::Refusal,
-    },
+    http::{AGENT, RUN, body::BodyLimits, response::Refusal},
     ops::{as_caller, delivery},
     settings::Secret,
     telemetry::request_log::{Fields, Line},

@@ -4,11 +4,11 @@ use crate::{
     app::App,
     docs::{openapi, page},
     events,
-    mcp,
     http::{
         path,
         response::{self, Refusal, Unlogged},
     },
+    mcp,
     ops::{Handler, delivery::out_of_memory},
     telemetry::request_log,
     webhooks,

@@ -215,7 +215,8 @@ fn recorded_messages_of_claude_code() {
     let mut client = Client::without_handshake(&mut command);
     let replies = replay(&mut client, include_str!("../data/mcp/claude.jsonl"));
     assert_eq!(replies[0]["protocolVersion"], "2025-11-25");
-    let calls: Vec<_> = replies[replies.len() - 3..].iter().map(|reply| &reply["structuredContent"]).collect();
+    let calls: Vec<_> =
+        replies[replies.len() - 3..].iter().map(|reply| &reply["structuredContent"]).collect();
     assert_eq!(calls[0]["claim"]["run"], "claude-2548a5a1-f202");
     assert_eq!((&calls[1]["ok"], &calls[2]["task"]["status"]), (&json!(true), &json!("completed")));
     assert_eq!(client.close(), 0);
@@ -231,7 +232,8 @@ fn recorded_messages_of_codex() {
     let mut client = Client::without_handshake(sealed.command("fence").arg("mcp"));
     let replies = replay(&mut client, recorded);
     assert_eq!(replies[0]["protocolVersion"], "2025-06-18");
-    let calls: Vec<_> = replies[replies.len() - 3..].iter().map(|reply| &reply["structuredContent"]).collect();
+    let calls: Vec<_> =
+        replies[replies.len() - 3..].iter().map(|reply| &reply["structuredContent"]).collect();
     assert_eq!(calls[0]["claim"]["run"], "codex-01a1ef36-4568-70f1-855c-9d91e21fb26a");
     assert_eq!(calls[2]["task"]["status"], "completed");
     assert_eq!(client.close(), 0);

@@ -77,12 +77,15 @@ fn unread(sealed: &Sealed, arguments: &Value) -> (Child, ChildStdin) {
     let mut command = sealed.command("fence");
     command.args(["mcp", "--ttl", "30m"]).env("CLAUDE_CODE_SESSION_ID", "5e55");
     let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("fence mcp");
-    let (mut input, output) = (server.stdin.take().expect("its input"), server.stdout.take().expect("its output"));
+    let (mut input, output) =
+        (server.stdin.take().expect("its input"), server.stdout.take().expect("its output"));
     let info = json!({"name": "x", "version": "1"});
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
-    writeln!(input, "{}", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})).expect("sent");
+    writeln!(input, "{}", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}))
+        .expect("sent");
     BufReader::new(output).read_line(&mut String::new()).expect("a reply");
     let call = json!({"name": "claim", "arguments": arguments});
-    writeln!(input, "{}", json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})).expect("sent");
+    writeln!(input, "{}", json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}))
+        .expect("sent");
     (server, input)
 }

@@ -16,7 +16,11 @@ pub const TOOL: Tool = Tool {
         Field::new("task", Kind::Text, "This task and no other, such as auth-3"),
         Field::new("board", Kind::Text, "Only tasks of this board"),
         Field::new("tag", Kind::Text, ""),
-        Field::new("wait_seconds", Kind::Number, "If nothing is ready, wait this long (45 suits most clients)"),
+        Field::new(
+            "wait_seconds",
+            Kind::Number,
+            "If nothing is ready, wait this long (45 suits most clients)",
+        ),
         Field::new("resume", Kind::Flag, "If you hold the named task already, get its token again"),
     ],
     required: &[],

@@ -14,7 +14,11 @@ pub const TOOL: Tool = Tool {
             A refusal means that the work is not accepted.",
     fields: &[
         Field::new("how", Kind::Word(&["done", "fail", "release", "accept", "reject"]), ""),
-        Field::new("output", Kind::Text, "done: the result in a few lines; tasks that depend on this one get it"),
+        Field::new(
+            "output",
+            Kind::Text,
+            "done: the result in a few lines; tasks that depend on this one get it",
+        ),
         Field::new("reason", Kind::Text, "fail, reject: why"),
         Field::new("retry", Kind::Flag, "fail: another attempt may succeed"),
         Field::new("note", Kind::Text, "release: how far you came, for the next holder"),
@@ -39,7 +43,9 @@ async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
     let token = session.token(args.text("token")).await?;
     let is_message = token.starts_with("message/");
     let offer = || -> Result<(String, String)> {
-        let agent = session.agent().ok_or_else(|| Error::invalid("how", "decides on an offer to an agent, and you act for none"))?;
+        let agent = session
+            .agent()
+            .ok_or_else(|| Error::invalid("how", "decides on an offer to an agent, and you act for none"))?;
         let task = token.split_once('@').map_or(token.as_str(), |(task, _)| task);
         Ok((task.strip_prefix("task/").unwrap_or(task).to_owned(), agent))
     };
@@ -51,7 +57,8 @@ async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
         }
         "done" => session.end(task::Done { token, output: args.text("output") }).await,
         "fail" if is_message => {
-            let fail = mail::Fail { token, reason: reason()?, retry: args.flag("retry"), ..mail::Fail::default() };
+            let fail =
+                mail::Fail { token, reason: reason()?, retry: args.flag("retry"), ..mail::Fail::default() };
             session.end(fail).await
         }
         "fail" => {

@@ -25,8 +25,11 @@ pub const TOOL: Tool = Tool {
 
 async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
     if let Some(claim) = session.host().default_claim() {
-        return Err(Error::new(Code::NotReady, format!("you were started for the claim `{claim}`, and get nothing else"))
-            .hint("do that work, end it with finish, and stop"));
+        return Err(Error::new(
+            Code::NotReady,
+            format!("you were started for the claim `{claim}`, and get nothing else"),
+        )
+        .hint("do that work, end it with finish, and stop"));
     }
     let agent = session.agent().ok_or_else(|| {
         Error::new(Code::Invalid, "you act for no agent, so nothing is addressed to you")

@@ -46,7 +46,8 @@ async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
         }
         (None, Some(agent), None) => {
             args.only("it is a message to an agent", &["agent", "text"])?;
-            let send = inbox::Send { agent, text: needed()?, request: session.request(), ..inbox::Send::default() };
+            let send =
+                inbox::Send { agent, text: needed()?, request: session.request(), ..inbox::Send::default() };
             session.send(send).await
         }
         (None, None, Some(message)) => match text {

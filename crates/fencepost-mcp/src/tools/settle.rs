@@ -39,9 +39,11 @@ async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
     let lost = reply.get("lost").and_then(Value::as_array).filter(|lost| !lost.is_empty());
     match lost {
         // The run is settled, but not all of its work is accepted: an agent must not overlook that.
-        Some(lost) => {
-            Err(Error::new(Code::LeaseExpired, "the run lost claims meanwhile, and that work is not accepted").with("tokens", lost))
-        }
+        Some(lost) => Err(Error::new(
+            Code::LeaseExpired,
+            "the run lost claims meanwhile, and that work is not accepted",
+        )
+        .with("tokens", lost)),
         None => Ok(reply),
     }
 }

@@ -32,7 +32,8 @@ async fn every_version_is_agreed_on() {
         let mut raw = Raw(BufReader::new(served(Local::new(&world, "r"))));
         let info = json!({"name": "x", "version": "1"});
         let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": info});
-        raw.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string()).await;
+        raw.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string())
+            .await;
         assert_eq!(raw.next().await["result"]["protocolVersion"], version);
         raw.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
         raw.send(r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"claim"}}"#).await;
@@ -48,7 +49,9 @@ async fn the_newest_version_needs_no_handshake() {
     world.add("one").await;
     let mode = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
     let host = Local::new(&world, "r");
-    let peer = serve_client_with_lifecycle(config("codex-mcp-client"), served(host), mode).await.expect("discovered");
+    let peer = serve_client_with_lifecycle(config("codex-mcp-client"), served(host), mode)
+        .await
+        .expect("discovered");
     let client = Client { peer, meta: json!({"sessionId": "s-1"}) };
     assert_eq!(client.peer.list_all_tools().await.expect("tools").len(), 9);
     assert_eq!(client.ok("claim", json!({})).await["claim"]["run"], "codex-s-1");
@@ -56,9 +59,17 @@ async fn the_newest_version_needs_no_handshake() {
     // A client that asks first and then shakes hands, as Claude Code 2.1.325 does.
     let mut raw = Raw(BufReader::new(served(Local::new(&world, "r"))));
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
-    raw.send(&json!({"jsonrpc": "2.0", "id": 0, "method": "server/discover", "params": {"_meta": meta}}).to_string()).await;
+    raw.send(
+        &json!({"jsonrpc": "2.0", "id": 0, "method": "server/discover", "params": {"_meta": meta}})
+            .to_string(),
+    )
+    .await;
     let reply = raw.next().await;
-    assert_eq!(reply["result"]["supportedVersions"], json!(["2025-06-18", "2025-11-25", "2026-07-28"]), "{reply}");
+    assert_eq!(
+        reply["result"]["supportedVersions"],
+        json!(["2025-06-18", "2025-11-25", "2026-07-28"]),
+        "{reply}"
+    );
     raw.send(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#).await;
     assert_eq!(raw.next().await["result"]["protocolVersion"], "2025-11-25");
 }
@@ -85,7 +96,11 @@ async fn an_unknown_tool_is_a_protocol_error_and_wrong_arguments_are_not() {
     ] {
         let refused = client.call(tool, arguments.clone()).await.0;
         let error = &refused["error"];
-        assert_eq!((&error["code"], &error["field"]), (&json!("invalid"), &json!(field)), "{tool} {arguments}: {refused}");
+        assert_eq!(
+            (&error["code"], &error["field"]),
+            (&json!("invalid"), &json!(field)),
+            "{tool} {arguments}: {refused}"
+        );
     }
 }
 
@@ -108,7 +123,8 @@ async fn resources() {
         })
     };
     let page = read("fence://prime".into()).await.expect("the page");
-    let names: Vec<_> = client.peer.list_all_tools().await.expect("tools").into_iter().map(|tool| tool.name).collect();
+    let names: Vec<_> =
+        client.peer.list_all_tools().await.expect("tools").into_iter().map(|tool| tool.name).collect();
     assert!(names.iter().all(|name| page.contains(&format!("`{name}`"))), "the page names every tool");
     for uri in [format!("fence://task/{task}"), "fence://board/auth".into()] {
         let page: Value = serde_json::from_str(&read(uri).await.expect("a page")).expect("JSON");

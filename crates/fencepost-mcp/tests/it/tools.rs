@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Local};
 use fencepost::{agent, claim, inbox, task};
-use fencepost_testing::{World, on_both};
+use fencepost_testing::{World, eventually, on_both};
 use serde_json::json;
 
 async fn client(world: &World) -> Client {
@@ -150,20 +150,14 @@ on_both! {
         world.claim(&held, "another").await.expect("claimed");
         let client = client(&world).await;
         let waiting = client.try_call("claim", json!({"wait_seconds": 600}));
-        let waits = async {
-            while world.fleet.stats().waiting == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
+        let waits = eventually("it waits", async || world.fleet.stats().waiting > 0);
         // Dropping the request makes the client of rmcp cancel it.
         tokio::select! {
             answer = waiting => panic!("{answer:?}"),
             () = waits => {}
         }
         drop(client);
-        while world.fleet.stats().waiting > 0 {
-            tokio::task::yield_now().await;
-        }
+        eventually("it waits no more", async || world.fleet.stats().waiting == 0).await;
         let task = world.add("one").await;
         assert_eq!(world.fleet.call(claim::List::default()).await.expect("a list").claims.len(), 1);
         world.claim(&task, "another").await.expect("it is free");

@@ -32,25 +32,43 @@ async fn hostile_text_stays_where_it_belongs() {
             ..task::Add::default()
         };
         let id = world.fleet.call(add).await.expect("added").task.id;
-        world.fleet.call(task::Note { task: id.clone(), text: text.into(), request: None }).await.expect("noted");
+        world
+            .fleet
+            .call(task::Note { task: id.clone(), text: text.into(), request: None })
+            .await
+            .expect("noted");
         let client = Client::new(Local::new(&world, "me")).await;
         let claimed = client.ok("claim", json!({"task": id})).await;
-        assert_eq!(claimed.as_object().expect("it").keys().collect::<Vec<_>>(), ["note", "claim", "task"], "{text:?}");
+        assert_eq!(
+            claimed.as_object().expect("it").keys().collect::<Vec<_>>(),
+            ["note", "claim", "task"],
+            "{text:?}"
+        );
         let task = &claimed["task"];
         for field in ["title", "body", "done_when", "origin"] {
             assert!(task.get(field).is_none() && !task["from_others"][field].is_null(), "{field}: {claimed}");
         }
-        assert!(task["notes"][0].get("text").is_none() && task["after"][0].get("output").is_none(), "{claimed}");
+        assert!(
+            task["notes"][0].get("text").is_none() && task["after"][0].get("output").is_none(),
+            "{claimed}"
+        );
         assert_eq!(task["id"], json!(id));
         for reply in [claimed.to_string(), client.ok("look", json!({"task": id})).await.to_string()] {
             assert!(!reply.chars().any(is_hidden), "{reply:?}");
         }
         // A refusal that quotes others says so.
         client.ok("finish", json!({"how": "release"})).await;
-        world.fleet.call(task::Park { task: id.clone(), reason: text.into(), ..task::Park::default() }).await.expect("parked");
+        world
+            .fleet
+            .call(task::Park { task: id.clone(), reason: text.into(), ..task::Park::default() })
+            .await
+            .expect("parked");
         let refused = client.call("claim", json!({"task": id})).await.0;
         let keys: Vec<_> = refused["error"].as_object().expect("an error").keys().cloned().collect();
-        assert!(keys.contains(&"quotes".to_owned()) && refused.as_object().expect("it").len() == 1, "{refused}");
+        assert!(
+            keys.contains(&"quotes".to_owned()) && refused.as_object().expect("it").len() == 1,
+            "{refused}"
+        );
         assert_eq!(refused["error"]["code"], "not_ready");
         assert!(!refused.to_string().chars().any(is_hidden), "{refused}");
         let held = world.fleet.call(claim::List::default()).await.expect("a list").claims;

@@ -3,7 +3,7 @@
 use crate::world::{World, request, text};
 use axum::{body::Body, http::Request};
 use fencepost::{Access, claim, key, run, task};
-use fencepost_testing::on_both;
+use fencepost_testing::{eventually, on_both};
 use serde_json::{Value, json};
 
 fn sent(body: impl Into<Body>) -> Request<Body> {
@@ -108,26 +108,19 @@ on_both! {
         let held = world.add("held").await;
         world.claim(&held, "another").await.expect("claimed");
         let waiting = world.send(call("claim", json!({"run": "r", "wait_seconds": 600})));
-        let waits = async {
-            while world.fleet.stats().waiting == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
+        let waits = eventually("it waits", async || world.fleet.stats().waiting > 0);
         tokio::select! {
             response = waiting => panic!("{response:?}"),
             () = waits => {}
         }
-        while world.fleet.stats().waiting > 0 {
-            tokio::task::yield_now().await;
-        }
+        eventually("it waits no more", async || world.fleet.stats().waiting == 0).await;
         // A reply that no connection takes gives its claim back.
         world.add("free").await;
         let response = world.send(call("claim", json!({"run": "r"}))).await;
         assert_eq!(world.fleet.call(claim::List::default()).await.expect("a list").claims.len(), 2);
         drop(response);
-        while world.fleet.call(claim::List::default()).await.expect("a list").claims.len() > 1 {
-            tokio::task::yield_now().await;
-        }
+        let claims = async || world.fleet.call(claim::List::default()).await.expect("a list").claims.len();
+        eventually("the claim is given back", async || claims().await == 1).await;
         assert_eq!(world.show("auth-2").await.attempts, 0);
     }
 }
@@ -137,7 +130,10 @@ async fn the_same_doors_as_elsewhere() {
     let world = World::sqlite().await;
     let initialize = || {
         let info = json!({"name": "x", "version": "1"});
-        message("initialize", json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}))
+        message(
+            "initialize",
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}),
+        )
     };
     let response = world.send(initialize()).await;
     assert!(response.headers().get("mcp-session-id").is_none(), "there are no sessions");

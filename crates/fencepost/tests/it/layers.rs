@@ -5,8 +5,8 @@ use std::path::Path;
 
 /// From the bottom up.
 const LAYERS: [&str; 16] = [
-    "error", "hidden", "clock", "sync", "backoff", "tls", "json", "limits", "ids", "topic", "caller", "db", "log",
-    "lease", "engine", "ops",
+    "error", "hidden", "clock", "sync", "backoff", "tls", "json", "limits", "ids", "topic", "caller", "db",
+    "log", "lease", "engine", "ops",
 ];
 
 #[test]

@@ -224,7 +224,13 @@ mod tests {
             ("the call's session", known(Reason::Session, None), None, Some("codex-s"), "codex-s"),
             ("an argument", known(agent(), None), Some("sub"), Some("s"), "sub"),
             ("an argument and a named run", known(Reason::Variable, None), Some("sub"), None, "sub"),
-            ("the same argument in fence work", known(Reason::Variable, Some("t@1")), Some("own"), None, "own"),
+            (
+                "the same argument in fence work",
+                known(Reason::Variable, Some("t@1")),
+                Some("own"),
+                None,
+                "own",
+            ),
         ];
         for (what, known, argument, session, run) in cases {
             let acting = known.acting(argument, session.map(str::to_owned)).expect(what);
