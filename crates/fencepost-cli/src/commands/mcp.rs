@@ -5,12 +5,13 @@ use crate::{
     context::{Context, GIVE_BACK},
     identity,
     keeper::{self, Owner},
+    output::streams,
 };
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, claim};
 use fencepost_mcp::Connection;
 use host::{Ask, Stdio};
-use std::{process::ExitCode, sync::Arc};
+use std::{io::IsTerminal, process::ExitCode, sync::Arc};
 use tokio::sync::mpsc;
 
 /// Serve the fleet's tools to an agent over MCP, on standard input and output
@@ -39,12 +40,17 @@ pub struct Mcp {
 
 impl Mcp {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        if std::io::stdin().is_terminal() {
+            streams::print_error(
+                "waiting for an MCP client on standard input; fence mcp --help says how to set one up",
+            );
+        }
         let connection = Arc::new(Connection::default());
         let (ask, mut asked) = mpsc::unbounded_channel();
         let host = Arc::new(Stdio::new(context, connection.clone(), ask, self.ttl));
         let owner = identity::client().map(|client| Owner { pid: client.pid, started: client.started });
         let service = fencepost_mcp::Mcp::new(host.clone());
-        let serving = connection.clone().serve(service, tokio::io::stdin(), tokio::io::stdout());
+        let serving = connection.clone().serve(service, tokio::io::stdin(), streams::for_a_protocol());
         let served = {
             let mut serving = std::pin::pin!(serving);
             // The context is not shared with the tasks that answer calls, so they ask for what only it can do.

@@ -70,6 +70,25 @@ on_both! {
         assert!(!held(&sealed).contains("main-1"), "{}", held(&sealed));
         assert!(sealed.ok(&["ready"]).contains("main-1"));
     }
+
+at once:
+
+    fn without_a_keeper_the_server_renews(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "one"]);
+        // A keeper has no place for its file.
+        std::fs::write(sealed.path().join(".fence/fence.db-keepers"), "").or_else(|_| std::fs::write(sealed.path().join("x"), ""))
+            .expect("a file");
+        let mut command = sealed.command("fence");
+        command.args(["mcp", "--ttl", "30s"]).env("XDG_RUNTIME_DIR", "/dev/null").env("TMPDIR", "/dev/null");
+        let mut client = Client::of(command, "x");
+        let claimed = client.ok("claim", json!({}));
+        assert!(claimed["warning"].as_str().is_some_and(|warning| warning.contains("while this MCP server runs")), "{claimed}");
+        let expires = claimed["claim"]["expires_at"].as_str().expect("a time").to_owned();
+        eventually("the claim is renewed", || (!held(&sealed).contains(&expires)).then_some(()));
+        assert!(held(&sealed).contains("main-1"));
+        assert_eq!(client.close(), 0);
+    }
 }
 
 /// A server that got a claim from a client that reads nothing any more.

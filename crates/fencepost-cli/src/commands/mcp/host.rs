@@ -49,6 +49,7 @@ impl Known {
         let own = acting(&identity.run, matches!(identity.reason, Reason::Flag | Reason::Variable));
         let (first, last) = match identity.reason {
             Reason::Flag | Reason::Variable | Reason::Agent(_) => (Some(own.clone()), own),
+            // A reason that is less certain than the session that a call names would be `(None, own)`.
             // A terminal is no session of an agent: two clients in it must not share a run.
             Reason::Session | Reason::Orphan => (None, acting(&unique("mcp-"), false)),
         };
