@@ -64,7 +64,7 @@ commands! {
         done::Done, fail::Fail, release::Release, guard::Guard, hook::Hook, git::Git, lock::Lock, once::Once, mail::Mail, watchdog::Watchdog,
     }
     "Act for an agent" {
-        work::Work, agent::Agent, pause::Pause, resume::Resume, poll::Poll, settle::Settle, inbox::Inbox, channel::Channel,
+        work::Work, mcp::Mcp, agent::Agent, pause::Pause, resume::Resume, poll::Poll, settle::Settle, inbox::Inbox, channel::Channel,
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,

@@ -20,6 +20,7 @@ use fencepost::{
 use fencepost_client::Connection;
 use std::{cell::OnceCell, path::PathBuf, process::Command, sync::Arc};
 use tokio::sync::OnceCell as AsyncOnceCell;
+pub use waiting::{GIVE_BACK, unless};
 
 /// The part of the command line that is the same for every command.
 #[derive(Debug)]

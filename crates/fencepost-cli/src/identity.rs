@@ -96,6 +96,21 @@ pub fn subagent_run(session: &str, agent: &str) -> String {
     format!("{session}.{}", plain(agent).replace('.', "-"))
 }
 
+/// Programs that start another one and wait for it. They live as long as the client that started them, but say nothing about it.
+const WRAPPERS: [&str; 6] = ["env", "timeout", "nice", "nohup", "setsid", "sudo"];
+
+/// The client that started this process: its parent, or the process above shells and wrappers that only run one command. `None` if
+/// the client is gone.
+pub fn client() -> Option<Process> {
+    client_in(&process::lineage(&[]))
+}
+
+fn client_in(lineage: &[Process]) -> Option<Process> {
+    let is_wrapper = |process: &&Process| process.is_throwaway || WRAPPERS.contains(&process.name.as_str());
+    let client = lineage.iter().skip(1).find(|process| !is_wrapper(process))?;
+    (!adopts_orphans(client, "")).then(|| client.clone())
+}
+
 /// The run of this process, by its flags, its variables and its ancestors.
 pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
     let names = AGENTS.map(|(variable, _)| variable);
@@ -340,6 +355,15 @@ mod tests {
         }
         assert_eq!(run_and_owner(&format!("{orphan}1 1 claude")).1.as_deref(), Some("claude"));
         assert_eq!(run_and_owner("9 9 fence CLAUDE=c\n1 1 init"), ("claude-c".into(), None));
+    }
+
+    #[test]
+    fn the_client_is_above_shells_for_one_command() {
+        let client = |text| client_in(&lineage(text)).map(|client| client.name);
+        assert_eq!(client("9 5 fence\n6 5 claude*\n5 5 bash*").as_deref(), Some("claude"));
+        assert_eq!(client("9 5 fence\n8 5 timeout\n7 5 sh!\n6 5 codex\n5 5 node").as_deref(), Some("codex"));
+        assert_eq!(client("9 5 fence\n8 5 sh!\n1 1 init"), None);
+        assert_eq!(client("9 9 fence"), None);
     }
 
     #[test]

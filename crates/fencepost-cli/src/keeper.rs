@@ -85,6 +85,12 @@ pub fn owner(context: &Context) -> Result<Owner> {
 
 /// Makes sure that the run of this claim has a keeper, and returns its process id.
 pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
+    let named = matches!(context.identity().reason, Reason::Flag | Reason::Variable);
+    keep_run(context, owner, claim, named)
+}
+
+/// The same for a run that is not this process's own. `named`: somebody chose its name, so that other sessions may share it.
+pub fn keep_run(context: &Context, owner: Owner, claim: &Claim, named: bool) -> Result<i32> {
     let location = context.location()?;
     let directory = make_directory(&location).map_err(|e| unwritable(&location, &e))?;
     let instructions = Instructions {
@@ -95,7 +101,7 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
         database_file: location.database_file(),
         directory: directory.path().to_owned(),
         owner,
-        named: matches!(context.identity().reason, Reason::Flag | Reason::Variable),
+        named,
         lease: claim.expires_at.since(claim.claimed_at),
     };
     for _ in 0..TRIES {

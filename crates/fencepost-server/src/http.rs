@@ -20,4 +20,5 @@ pub mod path {
     pub const DOCS: &str = "/docs";
     pub const SLACK: &str = "/hooks/slack";
     pub const GITHUB: &str = "/hooks/github";
+    pub const MCP: &str = "/mcp";
 }

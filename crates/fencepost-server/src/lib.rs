@@ -44,6 +44,8 @@ mod events;
 
 mod webhooks;
 
+mod mcp;
+
 mod docs;
 
 mod jobs;

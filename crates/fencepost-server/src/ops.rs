@@ -109,7 +109,7 @@ impl Handler {
 
 /// The fleet as this caller sees it: with the rights of its key, acting as the agent and in the run of the headers. An
 /// agent's key always acts as that agent.
-fn as_caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet> {
+pub fn as_caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet> {
     let fleet = key.map_or_else(|| fleet.as_guest(), |key| fleet.as_key(key));
     let named = |name: &'static str| {
         let value = headers.get(name).map(|value| value.to_str());

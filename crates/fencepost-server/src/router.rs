@@ -8,6 +8,7 @@ use crate::{
         path,
         response::{self, Refusal, Unlogged},
     },
+    mcp,
     ops::{Handler, delivery::out_of_memory},
     telemetry::request_log,
     webhooks,
@@ -40,7 +41,8 @@ pub fn router(app: App) -> Router {
         .route(path::OPENAPI, get(openapi_document))
         .route(path::DOCS, get(docs_page))
         .route(path::SLACK, post(webhooks::slack))
-        .route(path::GITHUB, post(webhooks::github));
+        .route(path::GITHUB, post(webhooks::github))
+        .route(path::MCP, mcp::route(app.clone()));
     for entry in op::registry() {
         let names = [Some(entry.name), entry.formerly];
         let reads = entry.reads;

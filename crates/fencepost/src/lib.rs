@@ -71,7 +71,7 @@
 //! - [`event`]: the log of every change.
 //! - [`key`], [`admin`]: keys for remote callers; checking, pruning, exporting and restoring a fleet.
 //! - [`op`]: the registry of all verbs, from which the server and the command line are made.
-//! - [`sync`], [`tls`]: helpers for the other crates of this project.
+//! - [`sync`], [`tls`], [`hidden`]: helpers for the other crates of this project.
 
 mod backoff;
 mod caller;
@@ -79,6 +79,7 @@ mod clock;
 mod db;
 mod engine;
 mod error;
+pub mod hidden;
 mod ids;
 mod json;
 mod lease;

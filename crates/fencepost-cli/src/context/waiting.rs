@@ -16,7 +16,7 @@ const SHOW_READ: Millis = Millis::seconds(1);
 /// is seldom; the holder on the terminal is no older than this.
 const SHOW_CLAIM: Millis = Millis::seconds(10);
 /// Time for giving back what was claimed at the moment when the reader went away. After it, the lease has to expire.
-const GIVE_BACK: Duration = Duration::from_secs(2);
+pub const GIVE_BACK: Duration = Duration::from_secs(2);
 
 impl Context {
     /// Repeats the op until the reply is no "not yet" or the time is over. Without a limit it waits for ever.
@@ -86,23 +86,29 @@ impl Context {
 
     /// Runs this while somebody reads standard output, and drops it when nobody does.
     pub async fn while_read<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
-        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        let before = {
-            let mut waiting = std::pin::pin!(waiting);
-            tokio::select! {
-                // A reply that arrives together with the hang-up would not be read.
-                biased;
-                () = streams::reader_gone() => alive(),
-                answer = &mut waiting => return Some(answer),
-            }
-        };
-        // A call in flight continues in a task of its own, and gives back what it claimed.
-        let given_back = async {
-            while alive() > before {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let _ = tokio::time::timeout(GIVE_BACK, given_back).await;
-        None
+        unless(streams::reader_gone(), waiting).await
     }
+}
+
+/// Runs this until the one who waits for it is gone. Then it is dropped, and `None` is returned when what it claimed meanwhile
+/// has been given back.
+pub async fn unless<T>(gone: impl Future<Output = ()>, waiting: impl Future<Output = T>) -> Option<T> {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = {
+        let mut waiting = std::pin::pin!(waiting);
+        tokio::select! {
+            // A reply that arrives together with the hang-up would not be read.
+            biased;
+            () = gone => alive(),
+            answer = &mut waiting => return Some(answer),
+        }
+    };
+    // A call in flight continues in a task of its own, and gives back what it claimed.
+    let given_back = async {
+        while alive() > before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(GIVE_BACK, given_back).await;
+    None
 }

@@ -173,6 +173,11 @@ pub fn label(word: &str, text: &str) -> String {
     format!("{} {text}", if coloured { styled(style, &word) } else { word })
 }
 
+/// Standard output for a program that speaks a protocol with us. Its messages are JSON, in which hidden characters are escapes.
+pub fn for_a_protocol() -> tokio::io::Stdout {
+    tokio::io::stdout()
+}
+
 /// Standard output for the live views. `view/screen.rs` checks every character before it is written here.
 pub fn for_views() -> BufWriter<Stdout> {
     // A whole frame is one write, so that no half of it is ever seen.

@@ -5,6 +5,7 @@
 //! characters are shown as escapes (`\u{1b}`). A line end becomes [`BREAK`], after which the writer (`streams.rs`) indents: only
 //! this program begins a line at the margin.
 
+pub use fencepost::hidden::is_hidden;
 use std::borrow::Cow;
 
 /// Stands for a line end in untrusted text. Unicode reserves this character for a program's internal use. In the untrusted text
@@ -12,20 +13,6 @@ use std::borrow::Cow;
 pub const BREAK: char = '\u{fdd0}';
 /// Stands for the ESC with which a colour of our own begins.
 pub const STYLE: char = '\u{fdd1}';
-
-/// Does the character act on a terminal, or is it invisible? These are control characters, line separators, and all that Unicode
-/// calls default-ignorable: directions, joiners, fillers and tags. U+FE00 to U+FE0F are allowed: they choose between two ways to
-/// draw the character before them.
-pub fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || (u32::from(c) & 0xfffe) == 0xfffe
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fdd0}'..='\u{fdef}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}')
-}
 
 /// The text with hidden characters as escapes and line ends as [`BREAK`]. Tabs stay.
 pub fn shown(text: &str) -> Cow<'_, str> {

@@ -26,6 +26,8 @@ mod lost_claims;
 mod mail;
 mod mail_crash;
 mod mail_work;
+mod mcp;
+mod mcp_lost;
 mod once;
 mod outage;
 mod prime;

@@ -7,7 +7,11 @@ use super::Handler;
 use crate::app::{App, stopping};
 use axum::body::Body;
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, Result, RunToEnd, claim::Delivery, op::Served};
+use fencepost::{
+    Code, Error, Fleet, Result, RunToEnd,
+    claim::Delivery,
+    op::{AnyOp, AnyReply, Served},
+};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::{
     convert::Infallible,
@@ -46,6 +50,27 @@ pub async fn run(
     }
 }
 
+/// The same as [`run`], for an op that is not made from a body of JSON.
+pub async fn run_op(app: &App, fleet: Fleet, op: Arc<dyn AnyOp>) -> Result<(AnyReply, Delivery)> {
+    let waits = op.wait().is_some();
+    let limit = app.settings.request_time + op.wait().map(Duration::from).unwrap_or_default();
+    let reads = op.reads();
+    let call = async {
+        if reads || waits {
+            fleet.deliver_any(op).await
+        } else {
+            let call = async move { fleet.deliver_any(op).await };
+            RunToEnd::new(app.running.track_future(call)).await?
+        }
+    };
+    tokio::select! {
+        answer = call => answer,
+        () = app.stopping(), if waits => Err(stopping()),
+        // Real time: it limits how long a client waits.
+        () = sleep(limit) => Err(timed_out(if reads { Code::Unavailable } else { Code::OutcomeUnknown }, limit)),
+    }
+}
+
 /// Runs a call that writes to its end. The client gets an answer in time, even if the call takes longer.
 pub async fn run_to_end<T: Send + 'static>(
     app: &App,
@@ -68,7 +93,7 @@ fn timed_out(code: Code, limit: Duration) -> Error {
 #[derive(Debug)]
 struct ClaimingReply {
     json: Option<Bytes>,
-    delivery: Option<Delivery>,
+    deliveries: Vec<Delivery>,
 }
 
 /// The reply as a body, counted against the memory budget. If the budget is used up, claims are given back, and the
@@ -76,11 +101,16 @@ struct ClaimingReply {
 pub fn body(app: &App, reads: bool, served: Served) -> Result<Body> {
     let Served { json, delivery, .. } = served;
     let code = if reads || !delivery.is_empty() { Code::Unavailable } else { Code::OutcomeUnknown };
+    claiming_body(app, code, json, vec![delivery])
+}
+
+/// A reply with the claims of several calls.
+pub fn claiming_body(app: &App, code: Code, json: Vec<u8>, deliveries: Vec<Delivery>) -> Result<Body> {
     let json = app.reply_memory.hold(json).map_err(|_| out_of_memory(code))?;
-    if delivery.is_empty() {
+    if deliveries.iter().all(Delivery::is_empty) {
         return Ok(json.into());
     }
-    Ok(Body::new(ClaimingReply { json: Some(json), delivery: Some(delivery) }))
+    Ok(Body::new(ClaimingReply { json: Some(json), deliveries }))
 }
 
 pub fn out_of_memory(code: Code) -> Error {
@@ -97,9 +127,7 @@ impl HttpBody for ClaimingReply {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(delivery) = self.delivery.take() {
-            delivery.delivered();
-        }
+        std::mem::take(&mut self.deliveries).into_iter().for_each(Delivery::delivered);
         Poll::Ready(self.json.take().map(|json| Ok(Frame::data(json))))
     }
 

@@ -7,6 +7,7 @@ mod documents;
 mod jobs;
 mod keys;
 mod layers;
+mod mcp;
 mod router;
 mod storms;
 mod waiting;

@@ -51,6 +51,8 @@ impl Logs {
         std::thread::spawn(move || write(&entries, &dropped, json));
         let wanted = std::env::var("FENCE_LOG").ok().and_then(|wanted| wanted.parse::<Targets>().ok());
         let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+        // At lower levels it logs each message of an agent, and three lines for each request.
+        let filter = filter.with_target("rmcp", LevelFilter::WARN);
         let all = tracing_subscriber::registry().with(filter);
         let writer = logs.clone();
         let layer = fmt::layer().with_writer(move || writer.clone());
