@@ -108,7 +108,7 @@ pub fn client() -> Option<Process> {
 fn client_in(lineage: &[Process]) -> Option<Process> {
     let is_wrapper = |process: &&Process| process.is_throwaway || WRAPPERS.contains(&process.name.as_str());
     let client = lineage.iter().skip(1).find(|process| !is_wrapper(process))?;
-    (!adopts_orphans(client, "")).then(|| client.clone())
+    (!adopts_orphans(client, "") && !is_daemon(client)).then(|| client.clone())
 }
 
 /// The run of this process, by its flags, its variables and its ancestors.
@@ -118,14 +118,6 @@ pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
         names.iter().filter_map(|&name| Some((name, std::env::var(name).ok()?))).collect::<HashMap<_, _>>();
     let find = |pid| Process::read(pid, &names);
     decide(flag, variable, &environment, &process::lineage(&names), find, recorded::of, &process::realm())
-}
-
-/// The process of the client that started this one, without the shells that run only our command: for a hook or an MCP server, which
-/// know their session otherwise.
-pub fn client() -> Option<Process> {
-    let lineage = process::lineage(&[]);
-    let mut above = lineage.into_iter().skip(1).skip_while(|process| process.is_throwaway);
-    above.next().filter(|process| !adopts_orphans(process, "") && !is_daemon(process))
 }
 
 /// The rule. `lineage` is this process, its parent, and so on. `find` reads any process. `recorded` reads the session that a hook

@@ -17,9 +17,13 @@ const PREFIX: usize = 20;
 
 /// The run of the session that a call belongs to, with the name that shell commands of the same session act for.
 pub fn session_run(client: &str, meta: &RequestMetaObject) -> Option<String> {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    let id: String = session(meta)?.chars().take(SESSION_MAX).map(plain).collect();
-    Some(format!("{}-{id}", prefix(client, meta)))
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '-' };
+    let plain = |id: &str| id.chars().take(SESSION_MAX).map(plain).collect::<String>();
+    let id = session(meta)?;
+    let run = format!("{}-{}", prefix(client, meta), plain(id));
+    // A thread of its own is a subagent of the session.
+    let thread = text(meta, &SESSION[1..]).filter(|thread| *thread != id);
+    Some(thread.map_or(run.clone(), |thread| format!("{run}.{}", plain(thread))))
 }
 
 fn session(meta: &RequestMetaObject) -> Option<&str> {
@@ -86,6 +90,19 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), others.len() + 1, "{others:?}");
+    }
+
+    #[test]
+    fn runs_of_sessions_and_of_their_subagents() {
+        for (value, run) in [
+            (json!({"threadId": "s", "sessionId": "s"}), Some("codex-s")),
+            (json!({"threadId": "t", "sessionId": "s"}), Some("codex-s.t")),
+            (json!({"threadId": "t"}), Some("codex-t")),
+            (json!({"sessionId": "a/b.c"}), Some("codex-a-b-c")),
+            (json!({}), None),
+        ] {
+            assert_eq!(session_run("codex-mcp-client", &meta(value.clone())).as_deref(), run, "{value}");
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
         max_ms: None,
         resume: args.flag("resume"),
         wait_ms: args.seconds("wait_seconds"),
+        // Subagents share a session. Of them only one takes the next task.
+        one_at_a_time: args.task("task").is_none(),
         request: session.request(),
     };
     let mut claimed = session.call(op).await?;

@@ -3,7 +3,7 @@
 use crate::{
     context::{Context, unless},
     environment::variable,
-    identity::{Identity, Reason},
+    identity::{self, Identity, Reason},
     names::unique,
 };
 use fencepost::{
@@ -44,14 +44,16 @@ struct Known {
 }
 
 impl Known {
-    fn of(identity: &Identity, claim: Option<&str>) -> Self {
+    /// `connection`: the run of this connection, for a client that tells no session.
+    fn of(identity: &Identity, claim: Option<&str>, connection: &str) -> Self {
         let acting = |run: &str, named| Acting { run: run.into(), session: run.into(), named };
         let own = acting(&identity.run, matches!(identity.reason, Reason::Flag | Reason::Variable));
         let (first, last) = match identity.reason {
             Reason::Flag | Reason::Variable | Reason::Agent(_) => (Some(own.clone()), own),
-            // A reason that is less certain than the session that a call names would be `(None, own)`.
+            // A client that tells its session with each call knows better than the record of its process.
+            Reason::Recorded => (None, own),
             // A terminal is no session of an agent: two clients in it must not share a run.
-            Reason::Session | Reason::Orphan => (None, acting(&unique("mcp-"), false)),
+            Reason::Session | Reason::Orphan => (None, acting(connection, false)),
         };
         let bound = identity.reason == Reason::Variable && claim.is_some();
         Self { first, last, bound }
@@ -75,7 +77,12 @@ impl Known {
 
 #[derive(Debug)]
 pub struct Stdio {
-    known: Known,
+    /// The run that `--run` names.
+    flag: Option<String>,
+    /// The run of this connection.
+    run: String,
+    /// The client's process runs several sessions and outlives them, so that it is no sign of life.
+    is_shared: bool,
     agent: Option<String>,
     claim: Option<String>,
     lease: Millis,
@@ -95,7 +102,9 @@ impl Stdio {
     ) -> Self {
         let claim = variable("FENCE_CLAIM");
         Self {
-            known: Known::of(context.identity(), claim.as_deref()),
+            flag: context.named_run(),
+            run: unique("mcp-"),
+            is_shared: identity::client().is_some_and(|client| client.is_shared()),
             agent: context.agent(),
             claim,
             lease,
@@ -147,12 +156,22 @@ fn missing(error: Error) -> Error {
 
 impl Host for Stdio {
     fn acting(&self, call: &Call) -> Result<Acting> {
-        self.known.acting(call.run.as_deref(), session_run(&call.client, &call.meta))
+        // Decided for each call: the client may begin a new session, and its hook records that.
+        let identity = identity::identify(self.flag.clone(), variable(identity::RUN));
+        let known = Known::of(&identity, self.claim.as_deref(), &self.run);
+        known.acting(call.run.as_deref(), session_run(&call.client, &call.meta))
     }
 
-    fn begin<'h>(&'h self, _: &'h Call, _: &'h Acting) -> BoxFuture<'h, ()> {
-        // A keeper renews the run.
-        Box::pin(std::future::ready(()))
+    fn begin<'h>(&'h self, _: &'h Call, acting: &'h Acting) -> BoxFuture<'h, ()> {
+        Box::pin(async move {
+            // Else a keeper renews the run.
+            if self.is_shared
+                && let Ok(fleet) = self.fleet().await
+            {
+                // A run that has not begun is refused.
+                let _ = fleet.call(run::Renew { run: acting.run.clone(), ttl_ms: None }).await;
+            }
+        })
     }
 
     fn call<'h>(
@@ -182,7 +201,7 @@ impl Host for Stdio {
     }
 
     fn lease(&self) -> Millis {
-        self.lease
+        if self.is_shared { self.lease.max(run::SHELL_TTL) } else { self.lease }
     }
 
     fn claimed<'h>(
@@ -194,6 +213,12 @@ impl Host for Stdio {
         self.connection.claimed(&call.id, claims.iter().map(|claim| claim.token.clone()));
         Box::pin(async move {
             let claim = claims.first()?.clone();
+            if self.is_shared {
+                return Some(format!(
+                    "nobody renews this claim while you call nothing: each call of these tools does, for {}",
+                    self.lease()
+                ));
+            }
             let (run, named) = (claim.run.clone(), acting.named);
             let kept = self.asked(|reply| Ask::Keep { claim, named, reply }).await;
             let problem = kept.and_then(|kept| kept).err()?;
@@ -212,7 +237,7 @@ mod tests {
     use super::*;
 
     fn known(reason: Reason, claim: Option<&str>) -> Known {
-        Known::of(&Identity { run: "own".into(), reason, owner: None }, claim)
+        Known::of(&Identity { run: "own".into(), reason, owner: None }, claim, &unique("mcp-"))
     }
 
     #[test]
@@ -223,6 +248,14 @@ mod tests {
             ("--run", known(Reason::Flag, None), None, Some("s"), "own"),
             ("its session", known(agent(), None), None, Some("s"), "own"),
             ("the call's session", known(Reason::Session, None), None, Some("codex-s"), "codex-s"),
+            (
+                "the call's session, not the record",
+                known(Reason::Recorded, None),
+                None,
+                Some("codex-s"),
+                "codex-s",
+            ),
+            ("the record", known(Reason::Recorded, None), None, None, "own"),
             ("an argument", known(agent(), None), Some("sub"), Some("s"), "sub"),
             ("an argument and a named run", known(Reason::Variable, None), Some("sub"), None, "sub"),
             (
