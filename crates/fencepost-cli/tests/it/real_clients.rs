@@ -3,7 +3,12 @@
 //! The assertions look at three places: at the conversation that the model was shown, at the fleet, and at the remote repository.
 
 mod guard;
+mod hook_trust;
 mod model;
+mod plugin;
+mod sandbox;
+mod sessions;
+mod subagents;
 mod world;
 
 /// Tests for both clients. Each gets the client and its program.

@@ -1,16 +1,16 @@
-//! A push needs a live claim.
+//! A guarded command needs a live claim, whatever happens to the fleet and to `fence`.
 
 use super::{
-    model::{fence, shell},
-    world::World,
+    model::{Step, fence, shell},
+    world::{Claude, World},
 };
-use crate::with_each_client;
+use crate::{running::Running, sealed::eventually, with_each_client};
 use serde_json::json;
+use std::{fs, io::Write};
 
-const COMMIT_AND_PUSH: &str = "git commit -q --allow-empty -m NAME && git push -q && echo pushed NAME";
-
-fn push(name: &str) -> super::model::Step {
-    shell(COMMIT_AND_PUSH.replace("NAME", name))
+/// A commit with this subject, and its push.
+pub fn push(subject: &str) -> Step {
+    shell(format!("git commit -q --allow-empty -m {subject} && git push -q && echo pushed {subject}"))
 }
 
 with_each_client! {
@@ -36,8 +36,7 @@ with_each_client! {
         world.ok(&["unclaim", "task/auth-1", "--reason", "needed elsewhere"]);
         world.ok(&["claim", "auth-1"]);
         world.model.open("before the second push");
-        let ended = session.end();
-        assert_eq!(ended.code, 0, "{ended:?}");
+        session.succeeds();
 
         let result = |step| world.model.result("the work", step);
         assert!(result(0).contains(&run), "the shell acts for another run than MCP: {}", result(0));
@@ -48,5 +47,78 @@ with_each_client! {
         assert_eq!(world.pushed(), ["third", "first", "begin"]);
         assert_eq!(world.status("auth-2"), "completed");
         assert_eq!(world.claims(), [("person".to_owned(), "task/auth-1".to_owned())]);
+    }
+
+    /// The same without MCP: a claim in the shell, and the page of `fence prime` as a skill.
+    fn a_claim_in_the_shell_does_it(client, program) {
+        let world = World::new(client, program, vec![("the work", vec![
+            shell("fence claim --keep --quiet"),
+            push("first"),
+            shell("fence progress 'half-way'").behind("before it is lost"),
+            push("second"),
+            shell("fence claim --keep --quiet auth-2"),
+            push("third"),
+            shell("fence done --output pushed"),
+        ])]);
+        world.ok(if client == Claude { &["setup", "claude"] } else { client.setup() });
+        world.trust();
+        world.add(2);
+        let session = world.session("do the work");
+        world.model.reached("before it is lost");
+        world.ok(&["cancel", "auth-1"]);
+        world.model.open("before it is lost");
+        session.succeeds();
+        let result = |step| world.model.result("the work", step);
+        assert_eq!(world.pushed(), ["third", "first", "begin"], "{}", world.model.summary());
+        assert!(result(2).contains("cancelled"), "{}", result(2));
+        assert!(result(3).contains("holds no claim any more"), "{}", result(3));
+        assert_eq!(world.status("auth-2"), "completed");
+        let shown = world.model.conversation("the work").shown;
+        assert!(shown.contains("Push nothing") || shown.contains("push nothing"), "nobody told the model: {shown}");
+    }
+
+    /// The server goes away in the middle: nobody can tell whether the claim lives, and the push is blocked.
+    fn a_push_without_the_server_is_blocked(client, program) {
+        let mut world = World::new(client, program, vec![("the work", vec![
+            fence("claim", json!({ "board": "auth" })),
+            push("first"),
+            push("second").behind("before the second push"),
+            shell("ls && echo listed"),
+        ])]);
+        world.add(1);
+        let server = Running::start(&mut world.command("fence"), &["serve", "--listen", "127.0.0.1:0"]);
+        let url = eventually("the server listens", || {
+            server.out().lines().next()?.rsplit(' ').next().filter(|url| url.starts_with("http://")).map(str::to_owned)
+        });
+        world.server = Some(url);
+        world.ok(client.setup());
+        world.trust();
+        let session = world.session("do the work");
+        world.model.reached("before the second push");
+        assert_eq!(world.claims().len(), 1, "{}", world.model.summary());
+        drop(server);
+        world.model.open("before the second push");
+        session.succeeds();
+        let result = |step| world.model.result("the work", step);
+        assert!(result(1).contains("pushed first"), "{}", result(1));
+        assert!(result(2).contains("nobody can tell whether this session"), "{}", result(2));
+        assert!(result(3).contains("listed"), "{}", result(3));
+        assert_eq!(world.pushed(), ["first", "begin"]);
+    }
+
+    /// Fence is removed after the setup: commands run, a push does not.
+    fn without_fence_a_push_is_blocked(client, program) {
+        // The hooks look there, too.
+        if let Some(other) = ["/usr/local/bin/fence", "/opt/homebrew/bin/fence"].iter().find(|file| fs::exists(file).is_ok_and(|is| is)) {
+            let _ = writeln!(std::io::stderr(), "NOT RUN: {}: without_fence_a_push_is_blocked: {other} is installed", client.name());
+            return;
+        }
+        let world = World::set_up(client, program, vec![("the work", vec![shell("ls -a && echo listed"), push("first")])]);
+        fs::remove_file(world.path("home/bin/fence")).expect("removed");
+        world.session("do the work").succeeds();
+        let result = |step| world.model.result("the work", step);
+        assert!(result(0).contains(".git") && result(0).contains("listed"), "{}", result(0));
+        assert!(result(1).contains("fence: blocked") && !result(1).contains("pushed first"), "{}", result(1));
+        assert_eq!(world.pushed(), ["begin"]);
     }
 }

@@ -291,6 +291,12 @@ impl Session {
         self.running.end()
     }
 
+    #[track_caller]
+    pub fn succeeds(self) {
+        let ended = self.end();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+
     /// Kills the client as `kill -9` does, and nothing that it started.
     pub fn kill(&self) {
         let id = i32::try_from(self.running.id()).expect("a process id");
@@ -314,4 +320,18 @@ fn client_below(id: i32) -> i32 {
 #[track_caller]
 pub fn becomes(world: &World, task: &str, status: &str) {
     eventually(&format!("{task} is {status}"), || (world.status(task) == status).then_some(()));
+}
+
+/// Facts that a person wants to see, such as durations. No test depends on them.
+pub mod seen {
+    use std::{io::Write, time::Instant};
+
+    #[expect(clippy::disallowed_methods, reason = "the duration is only shown")]
+    pub fn now() -> Instant {
+        Instant::now()
+    }
+
+    pub fn say(text: &str) {
+        let _ = writeln!(std::io::stderr(), "SEEN: {text}");
+    }
 }

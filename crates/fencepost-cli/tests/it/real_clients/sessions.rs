@@ -1,0 +1,83 @@
+//! Sessions that run at the same time, that stop, and that are killed.
+
+use super::{
+    model::{fence, shell, text},
+    world::{World, becomes, seen},
+};
+use crate::{running::until, with_each_client};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+
+with_each_client! {
+    /// Two sessions in one repository get one task each.
+    fn two_sessions_have_one_task_each(client, program) {
+        let of = |gate| vec![
+            shell("fence whoami --json"),
+            fence("claim", json!({ "board": "auth" })),
+            fence("finish", json!({ "how": "done", "output": "done" })).behind(gate),
+        ];
+        let world = World::set_up(client, program, vec![("the first work", of("first")), ("the second work", of("second"))]);
+        world.add(2);
+        let sessions = ["the first work", "the second work"].map(|prompt| world.session(prompt));
+        world.model.reached("first");
+        world.model.reached("second");
+        let claims = world.claims();
+        let runs: HashSet<_> = claims.iter().map(|(run, _)| run.as_str()).collect();
+        let tasks: HashSet<_> = claims.iter().map(|(_, task)| task.as_str()).collect();
+        assert_eq!((runs.len(), tasks), (2, HashSet::from(["task/auth-1", "task/auth-2"])), "{claims:?}");
+        for script in ["the first work", "the second work"] {
+            let whoami = world.model.result(script, 0);
+            assert_eq!(runs.iter().filter(|run| whoami.contains(*run)).count(), 1, "{whoami}");
+        }
+        world.model.open("first");
+        world.model.open("second");
+        sessions.into_iter().for_each(|session| session.succeeds());
+        assert_eq!([world.status("auth-1"), world.status("auth-2")], ["completed", "completed"]);
+        assert_eq!(world.claims(), []);
+    }
+
+    /// Sessions that are killed in the middle of a command give back what they claimed, by MCP and in the shell.
+    fn a_killed_session_gives_its_task_back(client, program) {
+        let world = World::set_up(client, program, vec![
+            ("by tool", vec![fence("claim", json!({ "task": "auth-1" })), shell("touch ../tool; sleep 1000")]),
+            ("by shell", vec![shell("fence claim --keep auth-2 && touch ../shell; sleep 1000")]),
+        ]);
+        world.add(2);
+        let sessions = [("by tool", "tool"), ("by shell", "shell")].map(|(prompt, file)| (world.session(prompt), file));
+        for (_, file) in &sessions {
+            until(&format!("the command of {file} runs"), || world.path(file).exists());
+        }
+        assert_eq!(world.claims().len(), 2, "{}", world.model.summary());
+        for (session, _) in &sessions {
+            session.kill();
+        }
+        let since = seen::now();
+        for (task, how) in [("auth-1", "a tool"), ("auth-2", "the shell")] {
+            becomes(&world, task, "unassigned");
+            seen::say(&format!(
+                "{}: killed -9, a task claimed by {how} can be claimed again after {:.1} s", client.name(), since.elapsed().as_secs_f64()
+            ));
+        }
+        assert_eq!(world.claims(), []);
+    }
+
+    /// A session must not stop while it holds a claim, and is told so once. At its end the claim goes back with a note.
+    fn a_stop_with_a_claim_is_refused_once(client, program) {
+        let world = World::set_up(client, program, vec![
+            ("give up", vec![fence("claim", json!({ "task": "auth-1" })), text("I stop")]),
+        ]);
+        world.add(1);
+        world.session("give up").succeeds();
+        let shown = world.model.conversation("give up").shown;
+        assert_eq!(shown.matches("you still hold task/auth-1@1").count(), 1, "{shown}");
+        assert_eq!(shown.matches("I stop").count(), 1, "the last request shows the first attempt: {shown}");
+        let task = world.json(&["show", "auth-1"]);
+        assert_eq!(task["task"]["status"], "unassigned", "{task}");
+        let notes: Vec<&Value> = task["task"]["notes"].as_array().expect("a list").iter().map(|note| &note["text"]).collect();
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].as_str().is_some_and(|note| note.starts_with("given back: the session ended")), "{notes:?}");
+        let runs = world.json(&["runs", "--all"]);
+        let reason = &runs["runs"][0]["reason"];
+        assert!(reason.as_str().is_some_and(|reason| reason.starts_with("the session ended")), "{runs}");
+    }
+}
