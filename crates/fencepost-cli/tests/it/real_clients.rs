@@ -9,6 +9,7 @@ mod plugin;
 mod sandbox;
 mod sessions;
 mod subagents;
+mod workers;
 mod world;
 
 /// Tests for both clients. Each gets the client and its program.

@@ -93,12 +93,10 @@ struct State {
 }
 
 /// One request of a client, with the whole conversation so far.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// The script that answers it.
     pub script: &'static str,
-    /// The names of the tools that the model was offered.
-    pub tools: Vec<String>,
     /// The texts of the tool results.
     pub results: Vec<String>,
     /// Everything that the model was shown, as JSON.
@@ -257,7 +255,7 @@ impl Shared {
         // A request without tools asks for a title.
         let act = match tools.is_empty() {
             true => Act::Text("a title"),
-            false => self.step(&prompt, Request { tools: tools.clone(), results, shown, ..Request::default() }),
+            false => self.step(&prompt, Request { script: "", results, shown }),
         };
         let use_tool = |name: &str, input: Value| json!({"type": "tool_use", "id": call, "name": name, "input": input});
         let block = match act {
@@ -313,7 +311,7 @@ impl Shared {
         let shown = json!([request["instructions"], items]).to_string();
         let act = match tools.is_empty() {
             true => Act::Text("a title"),
-            false => self.step(&prompt, Request { tools: tools.clone(), results, shown, ..Request::default() }),
+            false => self.step(&prompt, Request { script: "", results, shown }),
         };
         let use_tool = |name: &str, namespace: Option<&str>, input: Value| {
             let mut item = json!({

@@ -4,7 +4,6 @@ use super::{
     model::{Step, fence, shell},
     world::{Client, World},
 };
-use crate::{running::Running, sealed::eventually};
 use serde_json::json;
 use std::{fs, path::PathBuf};
 
@@ -16,15 +15,15 @@ mod codex {
 
 const SANDBOX: [&str; 2] = ["--sandbox", "workspace-write"];
 
-/// This world is below a directory for temporary files, and that is not what makes it work.
-fn world(client: Client, program: PathBuf, steps: Vec<Step>) -> World {
-    let world = World::new(client, program, vec![("the work", steps)]);
+/// Sets Codex up. The world is in a directory for temporary files, which commands may write in other sandboxes.
+fn outside_of_tmp(world: &World) {
     let file = world.path("home/.codex/config.toml");
     let config = fs::read_to_string(&file).expect("its settings");
     let table = "\n[sandbox_workspace_write]\nexclude_slash_tmp = true\nexclude_tmpdir_env_var = true\n";
     fs::write(&file, config + table).expect("written");
     world.add(2);
-    world
+    world.ok(world.client.setup());
+    world.trust();
 }
 
 /// A task by a tool of MCP.
@@ -52,9 +51,9 @@ fn says_that_it_is_a_sandbox(text: &str) {
 }
 
 fn the_shell_works_in_the_main_checkout(client: Client, program: PathBuf) {
-    let world = world(client, program, [&[is_sandboxed()][..], &by_shell(), &by_tool()].concat());
-    world.ok(client.setup());
-    world.trust();
+    let steps = [&[is_sandboxed()][..], &by_shell(), &by_tool()].concat();
+    let world = World::new(client, program, vec![("the work", steps)]);
+    outside_of_tmp(&world);
     world.session_in(&world.path("repo"), "the work", &SANDBOX).succeeds();
     let first = world.model.result("the work", 0);
     assert!(first.contains("exit 1") && first.contains("../outside") && first.contains("Read-only"), "{first}");
@@ -65,10 +64,10 @@ fn the_shell_works_in_the_main_checkout(client: Client, program: PathBuf) {
 /// After `fence setup codex` in the main checkout, commands reach the fleet from a work tree elsewhere. Without it the error explains
 /// why they do not.
 fn a_work_tree_elsewhere(client: Client, program: PathBuf) {
-    let world = world(client, program, [&by_shell()[..], &by_tool()].concat());
+    let steps = [&by_shell()[..], &by_tool()].concat();
+    let world = World::new(client, program, vec![("the work", steps)]);
     world.ok_sh("git worktree add -q ../tree -b other");
-    world.ok(client.setup());
-    world.trust();
+    outside_of_tmp(&world);
     let file = world.path("home/.codex/config.toml");
     let config = fs::read_to_string(&file).expect("its settings");
     let root = world.path("repo/.fence").display().to_string();
@@ -81,7 +80,6 @@ fn a_work_tree_elsewhere(client: Client, program: PathBuf) {
     let summary = world.model.summary();
     assert_eq!([world.status("auth-1"), world.status("auth-2")], ["unassigned", "completed"], "{summary}");
 
-    world.ok(&["add", "task 3", "--board", "auth"]);
     world.ok(&["reopen", "auth-2"]);
     fs::write(&file, config).expect("written");
     world.session_in(&world.path("tree"), "the work", &SANDBOX).succeeds();
@@ -90,17 +88,11 @@ fn a_work_tree_elsewhere(client: Client, program: PathBuf) {
 }
 
 fn a_server(client: Client, program: PathBuf) {
-    let mut world = world(client, program, [&by_shell()[..], &by_tool()].concat());
-    let server = Running::start(&mut world.command("fence"), &["serve", "--listen", "127.0.0.1:0"]);
-    let url = eventually("the server listens", || {
-        server.out().lines().next()?.rsplit(' ').next().filter(|url| url.starts_with("http://")).map(str::to_owned)
-    });
-    world.server = Some(url);
-    world.ok(client.setup());
-    world.trust();
+    let steps = [&by_shell()[..], &by_tool()].concat();
+    let (world, _server) = World::served(client, program, vec![("the work", steps)]);
+    outside_of_tmp(&world);
     world.session_in(&world.path("repo"), "the work", &SANDBOX).succeeds();
-    let result = |step| world.model.result("the work", step);
-    says_that_it_is_a_sandbox(&result(0));
+    says_that_it_is_a_sandbox(&world.model.result("the work", 0));
     let summary = world.model.summary();
     assert_eq!([world.status("auth-1"), world.status("auth-2")], ["unassigned", "completed"], "{summary}");
 }

@@ -63,10 +63,34 @@ pub struct World {
 impl World {
     /// A repository with one commit that is pushed, and an empty fleet. The client is not yet set up.
     pub fn new(client: Client, program: PathBuf, scripts: Vec<Script>) -> Self {
+        let world = Self::without_fleet(client, program, scripts);
+        world.ok(&["init"]);
+        world
+    }
+
+    /// The same, with the fleet behind a server, in a directory that only the server knows.
+    pub fn served(client: Client, program: PathBuf, scripts: Vec<Script>) -> (Self, Running) {
+        let mut world = Self::without_fleet(client, program, scripts);
+        let on_server = |words: &[&str]| {
+            let mut command = world.command("fence");
+            command.current_dir(world.path("server")).env("FENCE_DB", world.path("server/fence.db"));
+            Running::start(&mut command, words)
+        };
+        assert_eq!(on_server(&["init"]).end().code, 0);
+        let server = on_server(&["serve", "--listen", "127.0.0.1:0"]);
+        let url = eventually("the server listens", || {
+            let address = server.out().lines().next()?.rsplit(' ').next()?.to_owned();
+            address.starts_with("http://").then_some(address)
+        });
+        world.server = Some(url);
+        (world, server)
+    }
+
+    fn without_fleet(client: Client, program: PathBuf, scripts: Vec<Script>) -> Self {
         let ours = fs::Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().permissions(ours).tempdir().expect("a directory");
         let world = Self { client, model: Model::start(scripts), program, dir, server: None };
-        for name in ["home/bin", "home/.codex", "repo", "runtime"] {
+        for name in ["home/bin", "home/.codex", "repo", "runtime", "server"] {
             fs::create_dir_all(world.path(name)).expect("made");
         }
         let built = Path::new(env!("CARGO_BIN_EXE_fence"));
@@ -85,7 +109,8 @@ impl World {
              git config --global init.defaultBranch main && git init -q && git init -q --bare ../remote.git && \
              git commit -q --allow-empty -m begin && git remote add origin ../remote.git && git push -q -u origin main",
         );
-        world.ok(&["init"]);
+        // `fence work` finds the client by its name.
+        std::os::unix::fs::symlink(&world.program, world.path("home/bin").join(client.name())).expect("linked");
         world
     }
 
