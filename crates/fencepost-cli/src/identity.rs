@@ -120,6 +120,22 @@ pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
     decide(flag, variable, &environment, &process::lineage(&names), find, recorded::of, &process::realm())
 }
 
+/// The same for an MCP server. Its client may begin or resume another session after it has started the server (seen: `claude
+/// --continue` gives its servers the variable of a session that it then does not use), so the hook's record comes before the variable.
+pub fn identify_server(flag: Option<String>, variable: Option<String>) -> Identity {
+    let identity = identify(flag, variable);
+    let record = identity.owner.as_ref().and_then(recorded::of);
+    by_record(identity, record)
+}
+
+/// `record`: of the identity's owner.
+fn by_record(identity: Identity, record: Option<Record>) -> Identity {
+    match record {
+        Some(record) if identity.reason.is_agent() => Identity { run: record.run, ..identity },
+        _ => identity,
+    }
+}
+
 /// The rule. `lineage` is this process, its parent, and so on. `find` reads any process. `recorded` reads the session that a hook
 /// recorded for a process. `realm` is the scope in which process ids are unique.
 fn decide(
@@ -421,6 +437,20 @@ mod tests {
         ] {
             let (run, reason, owner) = run(text);
             assert_eq!((run.as_str(), reason, owner), (expected.0, expected.1, Some(expected.2)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_acts_for_the_session_that_its_client_resumed() {
+        let record = || Some(Record { run: "claude-resumed".into(), ..Record::default() });
+        let identity = |reason| Identity { run: "own".into(), reason, owner: None };
+        for (reason, record, expected) in [
+            (Reason::Agent("CLAUDE_CODE_SESSION_ID"), record(), "claude-resumed"),
+            (Reason::Agent("CLAUDE_CODE_SESSION_ID"), None, "own"),
+            (Reason::Variable, record(), "own"),
+            (Reason::Flag, record(), "own"),
+        ] {
+            assert_eq!(by_record(identity(reason.clone()), record).run, expected, "{reason:?}");
         }
     }
 
