@@ -13,10 +13,11 @@ mod codex {
 
 /// Codex skips hooks that its user has not trusted, and says nothing; `fence doctor` does.
 fn hooks_that_are_not_trusted_are_reported(client: Client, program: PathBuf) {
-    let world = World::new(client, program, vec![("the work", vec![
-        shell("fence claim --quiet && fence release --note none"),
-        push("first"),
-    ])]);
+    let world = World::new(
+        client,
+        program,
+        vec![("the work", vec![shell("fence claim --quiet && fence release --note none"), push("first")])],
+    );
     world.ok(client.setup());
     world.add(1);
     let doctor = || world.fence(&["doctor"]).out;

@@ -69,7 +69,7 @@ impl Step {
     }
 }
 
-/// The steps of the conversations whose first prompt contains a text.
+/// The steps of the conversations with this text in a prompt.
 pub type Script = (&'static str, Vec<Step>);
 
 /// A running stand-in. Dropping this value ends it.
@@ -104,7 +104,7 @@ pub struct Request {
 }
 
 impl Model {
-    /// The first script whose text is in the prompt answers a conversation.
+    /// The first script whose text is in a prompt answers a conversation.
     pub fn start(scripts: Vec<Script>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -202,10 +202,8 @@ impl Shared {
             reader.read_exact(&mut body)?;
             let path = first.split(' ').nth(1).unwrap_or_default();
             let (kind, reply) = self.reply(path.split('?').next().unwrap_or_default(), &body);
-            let head = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
-                reply.len()
-            );
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", reply.len());
             stream.write_all(head.as_bytes())?;
             if !first.starts_with("HEAD ") {
                 stream.write_all(reply.as_bytes())?;
@@ -216,7 +214,9 @@ impl Shared {
     fn reply(&self, path: &str, body: &[u8]) -> (&'static str, String) {
         let request: Value = serde_json::from_slice(body).unwrap_or_default();
         match path {
-            _ if path.ends_with("/count_tokens") => ("application/json", json!({"input_tokens": 10}).to_string()),
+            _ if path.ends_with("/count_tokens") => {
+                ("application/json", json!({"input_tokens": 10}).to_string())
+            }
             _ if path.ends_with("/v1/messages") => self.anthropic(&request),
             _ if path.ends_with("/responses") => ("text/event-stream", self.openai(&request)),
             _ => ("application/json", json!({"object": "list", "data": [], "models": []}).to_string()),
@@ -249,15 +249,16 @@ impl Shared {
         let results: Vec<String> = results.map(|part| words(&part["content"])).collect();
         let tools: Vec<String> = names(&request["tools"]);
         let call = format!("toolu_{:x}_{:02}", fastrand::u64(..), results.len());
-        let first: Vec<&Value> = messages.iter().take_while(|message| message["role"] != "assistant").collect();
-        let prompt: String = first.iter().map(|message| words(&message["content"])).collect();
+        let prompts = messages.iter().filter(|message| message["role"] == "user");
+        let prompt: String = prompts.map(|message| words(&message["content"])).collect();
         let shown = json!([request["system"], messages]).to_string();
         // A request without tools asks for a title.
         let act = match tools.is_empty() {
             true => Act::Text("a title"),
             false => self.step(&prompt, Request { script: "", results, shown }),
         };
-        let use_tool = |name: &str, input: Value| json!({"type": "tool_use", "id": call, "name": name, "input": input});
+        let use_tool =
+            |name: &str, input: Value| json!({"type": "tool_use", "id": call, "name": name, "input": input});
         let block = match act {
             Act::Shell(command) => use_tool("Bash", json!({"command": command, "description": "step"})),
             // A plugin's server has another prefix.
@@ -281,33 +282,39 @@ impl Shared {
             message["stop_reason"] = stop.into();
             return ("application/json", message.to_string());
         }
-        let (mut empty, delta) = (block.clone(), match is_call {
-            true => json!({"type": "input_json_delta", "partial_json": block["input"].to_string()}),
-            false => json!({"type": "text_delta", "text": block["text"]}),
-        });
+        let (mut empty, delta) = (
+            block.clone(),
+            match is_call {
+                true => json!({"type": "input_json_delta", "partial_json": block["input"].to_string()}),
+                false => json!({"type": "text_delta", "text": block["text"]}),
+            },
+        );
         match is_call {
             true => empty["input"] = json!({}),
             false => empty["text"] = "".into(),
         }
-        ("text/event-stream", events(&[
-            json!({"type": "message_start", "message": message}),
-            json!({"type": "content_block_start", "index": 0, "content_block": empty}),
-            json!({"type": "content_block_delta", "index": 0, "delta": delta}),
-            json!({"type": "content_block_stop", "index": 0}),
-            json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": {"output_tokens": 5}}),
-            json!({"type": "message_stop"}),
-        ]))
+        (
+            "text/event-stream",
+            events(&[
+                json!({"type": "message_start", "message": message}),
+                json!({"type": "content_block_start", "index": 0, "content_block": empty}),
+                json!({"type": "content_block_delta", "index": 0, "delta": delta}),
+                json!({"type": "content_block_stop", "index": 0}),
+                json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": {"output_tokens": 5}}),
+                json!({"type": "message_stop"}),
+            ]),
+        )
     }
 
     fn openai(&self, request: &Value) -> String {
         let items = list(&request["input"]);
         let is_output = |item: &&Value| item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
-        let results: Vec<String> = items.iter().filter(is_output).map(|item| words(&item["output"])).collect();
+        let results: Vec<String> =
+            items.iter().filter(is_output).map(|item| words(&item["output"])).collect();
         let tools = names(&request["tools"]);
         let call = format!("call_{:x}_{:02}", fastrand::u64(..), results.len());
-        let is_answer = |item: &Value| item["role"] == "assistant" || item["type"] == "function_call";
-        let first = items.iter().take_while(|item| !is_answer(item));
-        let prompt: String = first.filter(|item| item["role"] == "user").map(|item| words(&item["content"])).collect();
+        let prompts = items.iter().filter(|item| item["role"] == "user");
+        let prompt: String = prompts.map(|item| words(&item["content"])).collect();
         let shown = json!([request["instructions"], items]).to_string();
         let act = match tools.is_empty() {
             true => Act::Text("a title"),
@@ -357,14 +364,17 @@ fn names(tools: &Value) -> Vec<String> {
 fn words(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
-        Value::Array(blocks) => {
-            blocks.iter().map(|block| block["text"].as_str().unwrap_or_default()).collect::<Vec<_>>().join("\n")
-        }
+        Value::Array(blocks) => blocks
+            .iter()
+            .map(|block| block["text"].as_str().unwrap_or_default())
+            .collect::<Vec<_>>()
+            .join("\n"),
         other => other.to_string(),
     }
 }
 
 fn events(events: &[Value]) -> String {
-    let event = |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or_default());
+    let event =
+        |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or_default());
     events.iter().map(event).collect()
 }

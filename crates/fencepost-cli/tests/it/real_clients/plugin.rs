@@ -14,21 +14,35 @@ mod claude {
 }
 
 fn the_plugin_is_valid_and_works(client: Client, program: PathBuf) {
-    let world = World::new(client, program, vec![("the work", vec![
-        shell("fence whoami --json"),
-        fence("claim", json!({ "board": "auth" })),
-        push("first"),
-        push("second").behind("before the second push"),
-    ])]);
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
+    let world = World::new(
+        client,
+        program,
+        vec![(
+            "the work",
+            vec![
+                shell("fence whoami --json"),
+                fence("claim", json!({ "board": "auth" })),
+                push("first"),
+                push("second").behind("before the second push"),
+            ],
+        )],
+    );
+    let repository =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
     let plugin = repository.join(".claude-plugin/fence");
     for path in [&repository, &plugin] {
-        let validated = finished(world.client_command().args(["plugin", "validate"]).arg(path).output().expect("claude"));
+        let validated =
+            finished(world.client_command().args(["plugin", "validate"]).arg(path).output().expect("claude"));
         assert_eq!(validated.code, 0, "{validated:?}");
     }
     world.add(1);
     let mut command = world.client_command();
-    command.arg("--plugin-dir").arg(plugin).args(["-p", "do the work", "--allowedTools", "Bash,mcp__plugin_fence_fence"]);
+    command.arg("--plugin-dir").arg(plugin).args([
+        "-p",
+        "do the work",
+        "--allowedTools",
+        "Bash,mcp__plugin_fence_fence",
+    ]);
     let session = Session::start(command);
     world.model.reached("before the second push");
     let claims = world.claims();

@@ -56,7 +56,10 @@ fn the_shell_works_in_the_main_checkout(client: Client, program: PathBuf) {
     outside_of_tmp(&world);
     world.session_in(&world.path("repo"), "the work", &SANDBOX).succeeds();
     let first = world.model.result("the work", 0);
-    assert!(first.contains("exit 1") && first.contains("../outside") && first.contains("Read-only"), "{first}");
+    assert!(
+        first.contains("exit 1") && first.contains("../outside") && first.contains("Read-only"),
+        "{first}"
+    );
     let summary = world.model.summary();
     assert_eq!([world.status("auth-1"), world.status("auth-2")], ["completed", "completed"], "{summary}");
 }

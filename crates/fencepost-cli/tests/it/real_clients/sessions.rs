@@ -1,6 +1,7 @@
 //! Sessions that run at the same time, that stop, and that are killed.
 
 use super::{
+    guard::push,
     model::{fence, shell, text},
     world::{World, becomes, seen},
 };
@@ -77,5 +78,33 @@ with_each_client! {
         let runs = world.json(&["runs", "--all"]);
         let reason = &runs["runs"][0]["reason"];
         assert!(reason.as_str().is_some_and(|reason| reason.starts_with("the session ended")), "{runs}");
+    }
+
+    /// A session that ended, and is resumed, claims again: for the same run, and its shell agrees.
+    fn a_resumed_session_claims_again(client, program) {
+        let finish = || fence("finish", json!({ "how": "done", "output": "ok" }));
+        let first = vec![fence("claim", json!({ "task": "auth-1" })), finish(), text("the end")];
+        let resumed = vec![
+            fence("claim", json!({ "task": "auth-2" })),
+            shell("fence whoami --json"),
+            push("second"),
+            finish().behind("claimed again"),
+        ];
+        let world = World::set_up(client, program, vec![
+            ("GO ON", [first.clone()[..2].to_vec(), resumed].concat()),
+            ("the work", first),
+        ]);
+        world.add(2);
+        world.session("do the work").succeeds();
+        let ended = world.json(&["runs", "--all"])["runs"][0]["name"].as_str().expect("a run").to_owned();
+        let session = world.resumed("GO ON");
+        world.model.reached("claimed again");
+        assert_eq!(world.claims(), [(ended.clone(), "task/auth-2".to_owned())], "{}", world.model.summary());
+        world.model.open("claimed again");
+        session.succeeds();
+        let whoami = world.model.result("GO ON", 3);
+        assert!(whoami.contains(&ended), "{whoami}");
+        assert_eq!(world.pushed(), ["second", "begin"]);
+        assert_eq!([world.status("auth-1"), world.status("auth-2")], ["completed", "completed"]);
     }
 }

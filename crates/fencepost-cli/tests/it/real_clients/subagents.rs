@@ -21,8 +21,13 @@ fn subagent(client: Client) -> Vec<Step> {
             tool("spawn_agent", Some("multi_agent_v1"), json!({ "message": PROMPT })),
             after(|results| {
                 let spawned = results.last().expect("a result");
-                let spawned: Value = serde_json::from_str(spawned).unwrap_or_else(|e| panic!("{e}: {spawned}"));
-                tool("wait_agent", Some("multi_agent_v1"), json!({ "targets": [spawned["agent_id"]], "timeout_ms": 3_600_000 }))
+                let spawned: Value =
+                    serde_json::from_str(spawned).unwrap_or_else(|e| panic!("{e}: {spawned}"));
+                tool(
+                    "wait_agent",
+                    Some("multi_agent_v1"),
+                    json!({ "targets": [spawned["agent_id"]], "timeout_ms": 3_600_000 }),
+                )
             }),
         ],
     }

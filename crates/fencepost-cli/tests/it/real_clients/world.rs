@@ -37,7 +37,8 @@ impl Client {
         let program = std::env::var_os(&variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         if program.is_none() {
             // Not by `eprintln!`, which the test harness swallows.
-            let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: {variable} is not set; make agents sets it");
+            let _ =
+                writeln!(std::io::stderr(), "NOT RUN: {test}: {variable} is not set; make agents sets it");
         }
         program
     }
@@ -95,7 +96,9 @@ impl World {
         }
         let built = Path::new(env!("CARGO_BIN_EXE_fence"));
         let installed = world.path("home/bin/fence");
-        fs::hard_link(built, &installed).or_else(|_| fs::copy(built, &installed).map(drop)).expect("installed");
+        fs::hard_link(built, &installed)
+            .or_else(|_| fs::copy(built, &installed).map(drop))
+            .expect("installed");
         // Codex runs commands in a login shell, which sets PATH anew.
         fs::write(world.path("home/.profile"), "PATH=$HOME/bin:$PATH\n").expect("written");
         let config = format!(
@@ -110,7 +113,8 @@ impl World {
              git commit -q --allow-empty -m begin && git remote add origin ../remote.git && git push -q -u origin main",
         );
         // `fence work` finds the client by its name.
-        std::os::unix::fs::symlink(&world.program, world.path("home/bin").join(client.name())).expect("linked");
+        std::os::unix::fs::symlink(&world.program, world.path("home/bin").join(client.name()))
+            .expect("linked");
         world
     }
 
@@ -230,6 +234,16 @@ impl World {
         Session::start(command)
     }
 
+    /// Goes on with the last session.
+    pub fn resumed(&self, prompt: &str) -> Session {
+        let mut command = self.client_command();
+        command.args(match self.client {
+            Claude => ["-p", prompt, "--continue", "--allowedTools", "Bash"].to_vec(),
+            Codex => ["exec", "--sandbox", "danger-full-access", "resume", "--last", prompt].to_vec(),
+        });
+        Session::start(command)
+    }
+
     /// Trusts the hooks of Codex, as its user does by "Trust all": Codex names the digests.
     pub fn trust(&self) {
         if self.client != Codex {
@@ -258,7 +272,8 @@ impl World {
             writeln!(input, "{message}").expect("it reads");
         }
         let lines = BufReader::new(server.0.stdout.take().expect("its output")).lines();
-        let mut messages = lines.map_while(Result::ok).filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+        let mut messages =
+            lines.map_while(Result::ok).filter_map(|line| serde_json::from_str::<Value>(&line).ok());
         let reply = messages.find(|message| message["id"] == 2).expect("a list");
         let mut found = Vec::new();
         for directory in reply["result"]["data"].as_array().unwrap_or_else(|| panic!("{reply}")) {
