@@ -22,7 +22,9 @@ with_each_client! {
             push("first"),
             push("second").behind("before the second push"),
             fence("claim", json!({ "task": "auth-2" })),
-            push("third"),
+            // As the page of `fence prime` has it.
+            shell("git commit -q --allow-empty -m third && \
+                   fence guard task/auth-2@1 -- fence lock git/main --wait -- sh -c 'git pull -q --rebase && git push -q' && echo pushed third"),
             fence("finish", json!({ "how": "done", "output": "pushed" })),
         ])]);
         world.add(2);
@@ -76,10 +78,40 @@ with_each_client! {
         assert!(shown.contains("the task of claim task/auth-1@1 was cancelled"), "{shown}");
     }
 
+    /// The hook of the client does not see a push by an alias; the git fence does. After a person's lift both let it pass.
+    fn a_person_lifts_the_guard(client, program) {
+        let world = World::set_up(client, program, vec![("the work", vec![
+            fence("claim", json!({ "board": "auth" })),
+            fence("finish", json!({ "how": "release", "note": "not today" })),
+            push("first"),
+            shell("git commit -q --allow-empty -m second && git ship"),
+            shell("fence lift claude-1"),
+            push("third").behind("lifted"),
+        ])]);
+        world.ok(&["git", "install"]);
+        world.ok_sh("git config alias.ship 'push -q'");
+        world.add(1);
+        let session = world.session("do the work");
+        world.model.reached("lifted");
+        let result = |step| world.model.result("the work", step);
+        assert!(result(2).contains("holds no claim any more"), "{}", result(2));
+        assert!(result(3).contains("no push: this session"), "{}", result(3));
+        assert!(result(4).contains("only a person lifts the guard"), "{}", result(4));
+        assert_eq!(world.pushed(), ["begin"]);
+        let run = world.json(&["runs", "--all"])["runs"][0]["name"].as_str().expect("a run").to_owned();
+        world.ok(&["lift", &run, "--reason", "a hotfix"]);
+        world.model.open("lifted");
+        session.succeeds();
+        assert_eq!(world.pushed(), ["third", "second", "begin"], "{}", result(5));
+        let log = world.ok(&["events"]);
+        assert!(log.contains("a hotfix"), "{log}");
+    }
+
     /// The server goes away in the middle: nobody can tell whether the claim lives, and the push is blocked.
     fn a_push_without_the_server_is_blocked(client, program) {
         let (world, server) = World::served(client, program, vec![("the work", vec![
             fence("claim", json!({ "board": "auth" })),
+            shell("fence progress working && echo told"),
             push("first"),
             push("second").behind("before the second push"),
             shell("ls && echo listed"),
@@ -94,9 +126,10 @@ with_each_client! {
         world.model.open("before the second push");
         session.succeeds();
         let result = |step| world.model.result("the work", step);
-        assert!(result(1).contains("pushed first"), "{}", result(1));
-        assert!(result(2).contains("nobody can tell whether this session"), "{}", result(2));
-        assert!(result(3).contains("listed"), "{}", result(3));
+        assert!(result(1).contains("told"), "{}", result(1));
+        assert!(result(2).contains("pushed first"), "{}", result(2));
+        assert!(result(3).contains("nobody can tell whether this session"), "{}", result(3));
+        assert!(result(4).contains("listed"), "{}", result(4));
         assert_eq!(world.pushed(), ["first", "begin"]);
     }
 

@@ -163,8 +163,8 @@ impl Model {
     /// The results of all conversations, for the message of a test that fails.
     pub fn summary(&self) -> String {
         let state = lock(&self.shared.state);
-        let last = state.requests.iter().map(|request| (request.script, &request.results));
-        format!("{} requests, the last with {:#?}", state.requests.len(), last.last())
+        let last = state.requests.last().map(|request| (request.script, &request.results));
+        format!("{} requests, the last with {last:#?}", state.requests.len())
     }
 }
 

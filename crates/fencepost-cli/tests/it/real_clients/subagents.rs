@@ -1,7 +1,7 @@
 //! Subagents share the session of their parent, and act for runs of their own.
 
 use super::{
-    model::{Step, after, fence, shell, tool},
+    model::{Step, after, fence, shell, text, tool},
     world::{Claude, Client, World},
 };
 use crate::with_each_client;
@@ -74,5 +74,29 @@ with_each_client! {
         assert!(refused.contains("auth-1@1"), "a second claim of the parent is refused: {refused}");
         let status = ["auth-1", "auth-2", "auth-3", "auth-4"].map(|task| world.status(task));
         assert_eq!(status, ["completed", "completed", "completed", "unassigned"], "{}", world.model.summary());
+    }
+
+    /// A subagent must not stop with a claim, and is told so once. Then its claim goes back, and its parent's stays.
+    fn a_subagent_that_stops_gives_its_claim_back(client, program) {
+        let parent = [
+            &[fence("claim", json!({ "task": "auth-1" }))][..],
+            &subagent(client),
+            &[fence("finish", json!({ "how": "done", "output": "done" })).behind("the subagent is over")],
+        ];
+        let world = World::set_up(client, program, vec![
+            ("SUBAGENT", vec![fence("claim", json!({ "task": "auth-2" })), text("I stop")]),
+            ("the work", parent.concat()),
+        ]);
+        world.add(2);
+        let session = world.session("do the work");
+        world.model.reached("the subagent is over");
+        let shown = world.model.conversation("SUBAGENT").shown;
+        assert_eq!(shown.matches("you still hold task/auth-2@1").count(), 1, "{shown}");
+        assert_eq!(world.status("auth-2"), "unassigned");
+        let held: Vec<String> = world.claims().into_iter().map(|(_, task)| task).collect();
+        assert_eq!(held, ["task/auth-1"]);
+        world.model.open("the subagent is over");
+        session.succeeds();
+        assert_eq!(world.status("auth-1"), "completed");
     }
 }

@@ -57,8 +57,8 @@ pub struct World {
     pub model: Model,
     program: PathBuf,
     dir: tempfile::TempDir,
-    /// The server of the fleet, for commands and clients.
-    pub server: Option<String>,
+    /// The server of the fleet and a key for it, for commands and clients.
+    server: Option<(String, String)>,
 }
 
 impl World {
@@ -78,12 +78,14 @@ impl World {
             Running::start(&mut command, words)
         };
         assert_eq!(on_server(&["init"]).end().code, 0);
+        let key = on_server(&["key", "add", "kim", "--role", "admin"]).end().out;
+        let key = key.lines().next().expect("a key").to_owned();
         let server = on_server(&["serve", "--listen", "127.0.0.1:0"]);
         let url = eventually("the server listens", || {
             let address = server.out().lines().next()?.rsplit(' ').next()?.to_owned();
             address.starts_with("http://").then_some(address)
         });
-        world.server = Some(url);
+        world.server = Some((url, key));
         (world, server)
     }
 
@@ -148,8 +150,8 @@ impl World {
             .env("USER", "kim")
             .env("LANG", "C.UTF-8")
             .env("TERM", "xterm-256color");
-        if let Some(server) = &self.server {
-            command.env("FENCE_URL", server);
+        if let Some((url, key)) = &self.server {
+            command.env("FENCE_URL", url).env("FENCE_KEY", key);
         }
         command
     }
