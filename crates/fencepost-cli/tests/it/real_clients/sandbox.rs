@@ -60,6 +60,9 @@ fn the_shell_works_in_the_main_checkout(client: Client, program: PathBuf) {
         first.contains("exit 1") && first.contains("../outside") && first.contains("Read-only"),
         "{first}"
     );
+    // Nothing outlives a command there.
+    let kept = world.model.result("the work", 1);
+    assert!(kept.contains("task/auth-1@1") && kept.contains("so no keeper renews the run"), "{kept}");
     let summary = world.model.summary();
     assert_eq!([world.status("auth-1"), world.status("auth-2")], ["completed", "completed"], "{summary}");
 }
