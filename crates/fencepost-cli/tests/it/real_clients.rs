@@ -8,6 +8,7 @@ mod model;
 mod plugin;
 mod sandbox;
 mod sessions;
+mod setups;
 mod subagents;
 mod workers;
 mod world;

@@ -27,17 +27,15 @@ fn plan() -> String {
     (0..12).map(|n| format!("{}\n", task(n))).collect()
 }
 
-/// The process of a client that works under this claim.
-fn client_under(claim: &str, name: &str) -> Option<Pid> {
-    let wanted = format!("FENCE_CLAIM={claim}");
-    let works = |entry: &fs::DirEntry| {
-        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        comm.trim_end() == name
-            && environment.split(|&b| b == 0).any(|variable| variable == wanted.as_bytes())
+/// The process of the client that works under this claim.
+fn client_under(world: &World, claim: &str) -> Option<Pid> {
+    let claim = format!("FENCE_CLAIM={claim}");
+    let is_client = |process: &Pid| {
+        let name = fs::read_to_string(format!("/proc/{}/comm", process.as_raw_nonzero())).unwrap_or_default();
+        name.trim_end() == world.client.name()
     };
-    let found = fs::read_dir("/proc").expect("proc").flatten().find(works)?;
-    Pid::from_raw(found.file_name().to_str()?.parse().ok()?)
+    let under = world.processes().into_iter().filter(|(_, variables)| variables.contains(&claim));
+    under.map(|(process, _)| process).find(is_client)
 }
 
 with_each_client! {
@@ -53,15 +51,10 @@ with_each_client! {
         fs::write(world.path("plan.jsonl"), plan()).expect("written");
         world.ok(&["add", "-f", "../plan.jsonl", "--board", "plan"]);
         let since = seen::now();
-        let mut command = world.command("fence");
-        command
-            .env("ANTHROPIC_BASE_URL", world.model.url())
-            .env("ANTHROPIC_API_KEY", "no-key")
-            .env("DISABLE_TELEMETRY", "1")
-            .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+        let mut command = world.with_model("fence");
         let worker = Running::start(&mut command, &["work", "--agents", "4", "--profile", client.name(), "--board", "plan", "--plain"]);
         world.model.reached("begun");
-        let killed = client_under("task/plan-2@1", client.name()).expect("the client");
+        let killed = client_under(&world, "task/plan-2@1").expect("the client");
         kill_process(killed, Signal::KILL).expect("killed");
         world.model.open("begun");
         let state = || {

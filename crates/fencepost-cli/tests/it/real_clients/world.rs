@@ -204,9 +204,23 @@ impl World {
         log.lines().map(str::to_owned).collect()
     }
 
-    /// Adds variables with which the client finds the model, and nothing else outside.
-    pub fn client_command(&self) -> Command {
-        let mut command = self.command(&self.program);
+    /// The processes of this world, known by its home, with all their variables. A process that has ended has none.
+    pub fn processes(&self) -> Vec<(Pid, Vec<String>)> {
+        let home = format!("HOME={}", self.path("home").display());
+        let process = |entry: fs::DirEntry| {
+            let environment = fs::read(entry.path().join("environ")).ok()?;
+            let variables =
+                environment.split(|&b| b == 0).map(|variable| String::from_utf8_lossy(variable).into_owned());
+            let variables: Vec<String> = variables.collect();
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            variables.contains(&home).then_some((Pid::from_raw(id)?, variables))
+        };
+        fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(process).collect()
+    }
+
+    /// The client, or a program that starts it. The variables lead Claude Code to the model, and keep it from all else outside.
+    pub fn with_model(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = self.command(program);
         command
             .env("ANTHROPIC_BASE_URL", self.model.url())
             .env("ANTHROPIC_API_KEY", "no-key")
@@ -214,6 +228,10 @@ impl World {
             .env("DISABLE_AUTOUPDATER", "1")
             .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
         command
+    }
+
+    pub fn client_command(&self) -> Command {
+        self.with_model(&self.program)
     }
 
     /// Starts a headless session with this prompt.
@@ -252,7 +270,10 @@ impl World {
             return;
         }
         let file = self.path("home/.codex/config.toml");
-        let mut config = fs::read_to_string(&file).expect("its settings");
+        let config = fs::read_to_string(&file).expect("its settings");
+        // An earlier trust, of hooks that changed since.
+        let mut config = config.split("\n# trusted\n").next().expect("the first part").to_owned();
+        config.push_str("\n# trusted\n");
         for (key, digest) in self.hooks() {
             config.push_str(&format!("\n[hooks.state.{}]\ntrusted_hash = {}\n", json!(key), json!(digest)));
         }
@@ -289,18 +310,17 @@ impl World {
     }
 }
 
-/// No process of the world outlives it: clients start shells, servers and keepers in sessions of their own. All have its home.
+/// No process of the world outlives it. Clients start shells, servers and keepers in sessions of their own.
 impl Drop for World {
     fn drop(&mut self) {
-        let home = format!("HOME={}", self.path("home").display());
-        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-        for entry in processes {
-            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-            if environment.split(|&b| b == 0).any(|variable| variable == home.as_bytes())
-                && let Some(pid) = Pid::from_raw(id)
-            {
-                let _ = kill_process(pid, Signal::KILL);
+        // A process may start another one while the list is read.
+        for _ in 0..50 {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            for (process, _) in left {
+                let _ = kill_process(process, Signal::KILL);
             }
         }
     }
