@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 /// settle and say. The resource fence://prime is a page for the agent. The command ends when its client closes the connection.
 ///
 /// MCP calls and shell commands of one client session act for one run. The run is, in this order: --run or FENCE_RUN; the session
-/// in CLAUDE_CODE_SESSION_ID or CODEX_SESSION_ID; the session that the call names (Codex does); the session that a hook of the client
-/// recorded; else a run of this connection.
+/// in CLAUDE_CODE_SESSION_ID or CODEX_SESSION_ID, or the one that the client began or resumed since, if its hook recorded that; the
+/// session that the call names (Codex does); the session that a hook of the client recorded; else a run of this connection.
 /// A tool's argument `run` names another one, for subagents; but a client that was started for a claim (FENCE_RUN and
 /// FENCE_CLAIM are set, as in `fence work`) acts for no other run.
 ///

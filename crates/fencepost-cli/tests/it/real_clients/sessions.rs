@@ -80,6 +80,29 @@ with_each_client! {
         assert!(reason.as_str().is_some_and(|reason| reason.starts_with("the session ended")), "{runs}");
     }
 
+    /// The model is shown the page and the ready tasks at the beginning, and a person's note once.
+    fn the_model_is_told(client, program) {
+        let world = World::set_up(client, program, vec![("the work", vec![
+            fence("claim", json!({ "task": "auth-1" })),
+            shell("echo working").behind("before the note"),
+            shell("echo working"),
+            fence("finish", json!({ "how": "done", "output": "ok" })),
+        ])]);
+        world.add(2);
+        let session = world.session("do the work");
+        world.model.reached("before the note");
+        let first = world.model.requests("the work")[0].shown.clone();
+        for part in ["The tool `claim` takes the best ready task", "You hold nothing. Ready now", "- auth-1 ", "- auth-2 "] {
+            assert!(first.contains(part), "{part}: {first}");
+        }
+        world.ok(&["note", "auth-1", "the schema has two owners"]);
+        world.model.open("before the note");
+        session.succeeds();
+        let shown = world.model.conversation("the work").shown;
+        assert_eq!(shown.matches("the schema has two owners").count(), 1, "{shown}");
+        assert_eq!(world.status("auth-1"), "completed");
+    }
+
     /// A session that ended, and is resumed, claims again: for the same run, and its shell agrees.
     fn a_resumed_session_claims_again(client, program) {
         let finish = || fence("finish", json!({ "how": "done", "output": "ok" }));
