@@ -53,6 +53,9 @@ fn says_that_it_is_a_sandbox(text: &str) {
 fn the_shell_works_in_the_main_checkout(client: Client, program: PathBuf) {
     let steps = [&[is_sandboxed()][..], &by_shell(), &by_tool()].concat();
     let world = World::new(client, program, vec![("the work", steps)]);
+    if !world.has_sandbox("sandbox::the_shell_works_in_the_main_checkout") {
+        return;
+    }
     outside_of_tmp(&world);
     world.session_in(&world.path("repo"), "the work", &SANDBOX).succeeds();
     let first = world.model.result("the work", 0);
@@ -73,6 +76,9 @@ fn a_work_tree_elsewhere(client: Client, program: PathBuf) {
     let steps = [&by_shell()[..], &by_tool()].concat();
     let world = World::new(client, program, vec![("the work", steps)]);
     world.ok_sh("git worktree add -q ../tree -b other");
+    if !world.has_sandbox("sandbox::a_work_tree_elsewhere") {
+        return;
+    }
     outside_of_tmp(&world);
     let file = world.path("home/.codex/config.toml");
     let config = fs::read_to_string(&file).expect("its settings");
@@ -96,6 +102,9 @@ fn a_work_tree_elsewhere(client: Client, program: PathBuf) {
 fn a_server(client: Client, program: PathBuf) {
     let steps = [&by_shell()[..], &by_tool()].concat();
     let (world, _server) = World::served(client, program, vec![("the work", steps)]);
+    if !world.has_sandbox("sandbox::a_server") {
+        return;
+    }
     outside_of_tmp(&world);
     world.session_in(&world.path("repo"), "the work", &SANDBOX).succeeds();
     says_that_it_is_a_sandbox(&world.model.result("the work", 0));

@@ -234,6 +234,16 @@ impl World {
         self.with_model(&self.program)
     }
 
+    /// Can Codex's sandbox run on this machine? If not, the test says so.
+    pub fn has_sandbox(&self, test: &str) -> bool {
+        let tried = finished(self.client_command().args(["sandbox", "true"]).output().expect("codex"));
+        if tried.code != 0 {
+            let why = tried.err.lines().last().unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: Codex's sandbox does not run here: {why}");
+        }
+        tried.code == 0
+    }
+
     /// Starts a headless session with this prompt.
     pub fn session(&self, prompt: &str) -> Session {
         self.session_in(&self.path("repo"), prompt, &["--sandbox", "danger-full-access"])
