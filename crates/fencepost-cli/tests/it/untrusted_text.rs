@@ -502,6 +502,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("mail-stats", &["mail stats", "mail stats box", "mail stats {!}"]),
     ("mail-take", &["mail take box --count 5"]),
     ("mail-work", &["mail work box --drain --max 3 -- false", "mail work box --drain -- {!}"]),
+    ("mcp", &["mcp --ttl {!}", "mcp"]),
     ("note", &["note {task/edit} {!}"]),
     ("offer", &["offer {task/note} {!}"]),
     (
