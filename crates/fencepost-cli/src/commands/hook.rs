@@ -47,10 +47,16 @@ pub struct Hook {
     #[arg(long)]
     mcp: bool,
     /// Also block sessions that never claimed, and guard git commit
-    #[arg(long, env = "FENCE_HOOK_STRICT")]
+    #[arg(long, env = "FENCE_HOOK_STRICT", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     strict: bool,
     /// A guarded command, such as "kubectl apply|delete"; replaces the built-in list
-    #[arg(long, value_name = "COMMAND", env = "FENCE_HOOK_GUARD", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        env = "FENCE_HOOK_GUARD",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
     guard: Vec<String>,
     /// Show only tasks of this board
     #[arg(long)]

@@ -47,6 +47,12 @@ impl Lift {
                 Error::new(Code::Forbidden, message).hint("in a terminal of your own: fence lift RUN")
             );
         }
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "._-:/".contains(c);
+        if self.session.is_empty() || !self.session.chars().all(is_name) {
+            return Err(Error::invalid("run", "is not the name of a run, such as claude-7f3a").hint(
+                "the message of the hook that blocked the command names it; fence runs --all lists runs",
+            ));
+        }
         let now = context.terminal.now();
         let until = now.plus(self.span);
         session::lift(&self.session, session::Lift { until, reason: self.reason.clone() }, now)?;

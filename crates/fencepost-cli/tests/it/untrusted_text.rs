@@ -425,6 +425,8 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("git-install", &["git install --require {!}", "git install --require main", "git install --remove"]),
     ("git-status", &["git status", "git status {!}"]),
     ("guard", &["guard {!}", "guard {task/edit}"]),
+    ("hook", &["hook {!}", "hook stop --run {!}"]),
+    ("lift", &["lift {!}", "lift me --reason {!}"]),
     ("import", &["import"]),
     ("import-agent-swarm", &["import agent-swarm {!}"]),
     ("import-jsonl", &["import jsonl {!}", "import jsonl hostile.jsonl", "import jsonl hostile.jsonl"]),

@@ -10,6 +10,8 @@ use std::{
 };
 
 const PREFIX: &str = "session-";
+/// A name of a file has at most 255 bytes.
+const RUN_MAX: usize = 240;
 /// Files of sessions that were silent for this long are removed.
 const KEPT: Millis = Millis::days(30);
 
@@ -115,6 +117,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 fn name(run: &str) -> String {
-    // A run's name may contain a slash, and never a percent sign.
-    format!("{PREFIX}{}", run.replace('/', "%"))
+    // The fleet refuses a run with another character, and here it must not become a path.
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-:".contains(c) { c } else { '%' };
+    format!("{PREFIX}{}", run.chars().take(RUN_MAX).map(safe).collect::<String>())
 }
