@@ -238,19 +238,20 @@ on_both! {
 
     fn a_session_does_not_stop_with_a_claim(sealed: Sealed) {
         fleet(&sealed, 1);
-        for (client, entry) in [("claude", "sdk-cli")] {
-            let stop = || hook_with(&sealed, &["stop", "--client", client], &recorded(client, "stop"), &[("CLAUDE_CODE_ENTRYPOINT", entry)]);
-            passes(&stop());
-            let token = claimed(&sealed, client, "");
-            let said = stop();
-            let reply: Value = serde_json::from_str(&said.out).expect("JSON");
-            assert_eq!((said.code, &reply["decision"]), (0, &json!("block")), "{said:?}");
-            assert!(reply["reason"].as_str().expect("a reason").contains(&token), "{reply}");
-            passes(&stop());
-            let waiting = sealed.ok(&["claims", "--json"]);
-            assert!(!waiting.contains("waiting_at"), "nobody is there: {waiting}");
-            in_session(&sealed, client, &format!("fence release {token}"));
-        }
+        let stop = || hook_with(&sealed, &["stop"], &recorded("claude", "stop"), &[("CLAUDE_CODE_ENTRYPOINT", "sdk-cli")]);
+        passes(&stop());
+        let token = claimed(&sealed, "claude", "");
+        let said = stop();
+        let reply: Value = serde_json::from_str(&said.out).expect("JSON");
+        assert_eq!((said.code, &reply["decision"]), (0, &json!("block")), "{said:?}");
+        assert!(reply["reason"].as_str().expect("a reason").contains(&token), "{reply}");
+        passes(&stop());
+        let claims = sealed.ok(&["claims", "--json"]);
+        assert!(!claims.contains("waiting_at"), "nobody is there: {claims}");
+        // The next claim is another one.
+        in_session(&sealed, "claude", &format!("fence release {token}"));
+        claimed(&sealed, "claude", "");
+        assert!(stop().out.contains("task/auth-1@2"));
     }
 
     fn a_claim_waits_for_a_person(sealed: Sealed) {
@@ -462,6 +463,21 @@ fn an_idle_teammate_is_offered_the_next_task() {
     assert!(said.code == 2 && said.err.contains("auth-1 is ready: \"task 1\""), "{said:?}");
     claimed(&sealed, "claude", "");
     passes(&hook_with(&sealed, &["teammate-idle"], &event, &[]));
+}
+
+/// Codex tells its hooks nothing, but its command line does.
+#[test]
+fn codex_exec_is_a_session_without_a_person() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "codex", "");
+    std::fs::write(sealed.path().join("stop"), recorded("codex", "stop").to_string()).expect("written");
+    sealed.script("codex", "sh -c 'fence hook stop --client codex < stop'\nexit $?");
+    let waits = || sealed.ok(&["claims", "--json"]).contains("waiting_at");
+    let refused = sealed.sh("./codex exec go; true");
+    assert!(refused.out.contains("\"decision\":\"block\"") && !waits(), "{refused:?}");
+    let marked = sealed.sh("./codex; true");
+    assert!(marked.out.is_empty() && waits(), "{marked:?}");
 }
 
 /// A client that gives its commands no variable: its hook recorded the session for its process.
