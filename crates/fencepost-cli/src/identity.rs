@@ -111,6 +111,19 @@ fn client_in(lineage: &[Process]) -> Option<Process> {
     (!adopts_orphans(client, "") && !is_daemon(client)).then(|| client.clone())
 }
 
+/// Is this the run of a subagent of the session?
+fn is_subagent(run: &str, session: &str) -> bool {
+    run.strip_prefix(session).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The runs under whose claims a run may act: its own, and that of its session.
+pub fn with_session(run: &str) -> Vec<String> {
+    match run.split_once('.') {
+        Some((session, _)) => vec![run.to_owned(), session.to_owned()],
+        None => vec![run.to_owned()],
+    }
+}
+
 /// The run of this process, by its flags, its variables and its ancestors.
 pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
     let names = AGENTS.map(|(variable, _)| variable);
@@ -147,6 +160,10 @@ fn decide(
     let found = found.or_else(|| session(lineage, find, realm));
     let named = flag.map(|run| (run, Reason::Flag)).or(variable.map(|run| (run, Reason::Variable)));
     match (named, found) {
+        // The client's hook names the runs of subagents so. They belong to the session, and end with it.
+        (Some((run, _)), Some(found)) if found.reason.is_agent() && is_subagent(&run, &found.run) => {
+            Identity { run, ..found }
+        }
         (Some((run, reason)), found) => {
             let owner = found.and_then(|found| found.owner);
             // A client that starts each command in a session of its own: the named run lives longer than the command.
@@ -460,6 +477,11 @@ mod tests {
         };
         assert_eq!(identify(Some("a"), Some("b")), ("a".into(), Reason::Flag, Some(6)));
         assert_eq!(identify(None, Some("b")), ("b".into(), Reason::Variable, Some(6)));
+        assert_eq!(identify(None, Some("claude-c2.d")), ("claude-c2.d".into(), Reason::Variable, Some(6)));
+        // A subagent of the session is an agent.
+        let agent = Reason::Agent("CLAUDE_CODE_SESSION_ID");
+        assert_eq!(identify(None, Some("claude-c.d")), ("claude-c.d".into(), agent.clone(), Some(6)));
+        assert_eq!(identify(Some("claude-c.d"), None), ("claude-c.d".into(), agent, Some(6)));
         assert_eq!(
             identify(None, None),
             ("claude-c".into(), Reason::Agent("CLAUDE_CODE_SESSION_ID"), Some(6))

@@ -144,8 +144,13 @@ on_both! {
         in_session(&sealed, "claude", &format!("fence release {token}"));
         denied(&push());
 
-        let by_agent = in_session(&sealed, "claude", &format!("fence lift {run}; exit $?"));
-        assert!(by_agent.code == 1 && by_agent.err.contains("only a person"), "{by_agent:?}");
+        for words in ["lift", "--run me lift"] {
+            let by_agent = in_session(&sealed, "claude", &format!("fence {words} {run}; exit $?"));
+            assert!(by_agent.code == 1 && by_agent.err.contains("only a person"), "{by_agent:?}");
+        }
+        let long = sealed.fence(&["lift", &run, "--for", "1000d"]);
+        assert!(long.code == 1 && long.err.contains("for"), "{long:?}");
+        denied(&push());
         for line in [format!("fence lift {run}"), format!("env -u CLAUDE_CODE_SESSION_ID fence lift {run}")] {
             assert!(denied(&before(&sealed, "claude", &line, &[])).contains("only a person"), "{line}");
         }
@@ -162,6 +167,8 @@ on_both! {
         assert!(told(&hook_with(&sealed, &["pre-tool-use"], &other, &[])).contains("claimed nothing"));
         sealed.ok(&["lift", &run, "--for", "0s"]);
         denied(&push());
+        sealed.readable();
+        assert_eq!(sealed.ok(&["events", "--since", "start", "--json"]).matches("run.lifted").count(), 2);
     }
 
     fn an_agent_is_told_once_what_concerns_it(sealed: Sealed) {
@@ -252,6 +259,12 @@ on_both! {
         in_session(&sealed, "claude", &format!("fence release {token}"));
         claimed(&sealed, "claude", "");
         assert!(stop().out.contains("task/auth-1@2"));
+        // The end of an agent that has no name is not the session's.
+        let mut nameless = recorded("claude", "subagent-stop");
+        nameless["agent_id"] = json!("");
+        nameless["stop_hook_active"] = json!(true);
+        passes(&hook_with(&sealed, &["subagent-stop"], &nameless, &[]));
+        assert!(sealed.ok(&["claims"]).contains("task/auth-1@2"));
     }
 
     fn a_claim_waits_for_a_person(sealed: Sealed) {
@@ -271,6 +284,9 @@ on_both! {
         assert!(waits());
         passes(&interactive("post-tool-use"));
         assert!(!waits(), "it works again");
+        let editor = [("CLAUDE_CODE_ENTRYPOINT", "claude-vscode")];
+        passes(&hook_with(&sealed, &["stop"], &recorded("claude", "stop"), &editor));
+        assert!(waits(), "a person sits before an editor, too");
     }
 
     fn the_end_of_a_session_gives_its_claims_back(sealed: Sealed) {
@@ -362,13 +378,53 @@ fn a_fleet_that_cannot_be_reached_blocks_a_guarded_command() {
     for event in ["post-tool-use", "stop", "session-end", "user-prompt-submit"] {
         passes(&gone(event, &recorded("claude", event)));
     }
-    assert!(told(&gone("session-start", &recorded("claude", "session-start"))).contains("cannot be reached"));
+    // Of a client of its own: the hook records its process as an agent.
+    std::fs::write(sealed.path().join("start"), recorded("claude", "session-start").to_string())
+        .expect("written");
+    sealed.script("client", "FENCE_URL=http://127.0.0.1:9 fence hook session-start < start\nexit $?");
+    assert!(told(&sealed.sh("./client; true")).contains("cannot be reached"));
 
     std::fs::remove_dir_all(sealed.path().join(".fence")).expect("removed");
     let reason = denied(&before(&sealed, "claude", "git push", &[]));
     assert!(reason.contains("is not here"), "{reason}");
     sealed.ok(&["lift", &session("claude")]);
     passes(&before(&sealed, "claude", "git push", &[]));
+}
+
+/// A session that lost its claim, and pushes from a directory with another fleet: `git -C` leads back.
+#[test]
+fn a_lost_claim_counts_in_other_directories() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "");
+    passes(&hook(&sealed, "claude", "post-tool-use"));
+    let made = sealed.sh("mkdir elsewhere && cd elsewhere && git init -q && fence init");
+    assert_eq!(made.code, 0, "{made:?}");
+    let push = || {
+        let mut event = recorded("claude", "pre-tool-use");
+        event["tool_input"] = json!({ "command": "git -C .. push" });
+        let mut command = sealed.command("fence");
+        command.current_dir(sealed.path().join("elsewhere")).args(["hook", "pre-tool-use"]);
+        with_input(command, event.to_string().as_bytes())
+    };
+    passes(&push());
+    sealed.ok(&["unclaim", "auth-1"]);
+    denied(&push());
+}
+
+#[test]
+fn a_wrong_list_blocks_only_what_the_built_in_list_has() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "");
+    let wrong = ["--guard", "git push;rm"];
+    assert!(denied(&before(&sealed, "claude", "git push", &wrong)).contains("the guarded list is wrong"));
+    passes(&before(&sealed, "claude", "ls", &wrong));
+    let own = ["--guard", "make deploy"];
+    passes(&before(&sealed, "claude", "make deploy", &own));
+    in_session(&sealed, "claude", "fence done");
+    denied(&before(&sealed, "claude", "make deploy", &own));
+    passes(&before(&sealed, "claude", "git push", &own));
 }
 
 #[test]
@@ -553,6 +609,21 @@ fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
         let late = in_session(&sealed, "claude", &format!("{line}; exit $?"));
         assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{line}: {late:?}");
     }
+    // Nor does another name help, and a thread of Codex is stopped with its session.
+    let renamed = in_session(&sealed, "claude", "FENCE_RUN=other ./release.sh; exit $?");
+    assert!(renamed.code != 0 && renamed.err.contains("holds no claim any more"), "{renamed:?}");
+    let thread = |script: &str| {
+        let mut command = sealed.command("bash");
+        command.env("CODEX_SESSION_ID", "s").env("CODEX_THREAD_ID", "t").args(["-c", script]);
+        finished(command.output().expect("bash"))
+    };
+    sealed.ok(&["claim", "auth-2", "--run", "codex-s"]);
+    let under_session =
+        thread("git commit -q --allow-empty -m thread && git push -q origin HEAD:thread; exit $?");
+    assert_eq!(under_session.code, 0, "{under_session:?}");
+    sealed.ok(&["unclaim", "auth-2"]);
+    let late = thread("git push origin HEAD:late; exit $?");
+    assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{late:?}");
     // A session that never claimed, and a person, push as before.
     let other = finished(
         sealed

@@ -39,7 +39,7 @@ impl Call<'_> {
             }
         }
         if !claims.is_empty() {
-            session.fleet = Some(self.context.location()?.shown());
+            session.fleet = Some(self.context.location()?.absolute_url());
             let due = session.renewed_at.is_none_or(|at| now.since(at) >= RENEWED_EVERY || now < at);
             if due {
                 soon(fleet.call(run::Renew { run: name.to_owned(), ttl_ms: None })).await?;

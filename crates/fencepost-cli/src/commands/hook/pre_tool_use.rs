@@ -4,9 +4,9 @@ use super::{
     Call,
     reply::Reply,
     rule::{self, Decision, Standing},
-    session, standing,
+    session, soon, standing,
 };
-use crate::guarded;
+use crate::{guarded, settings::without_password};
 use fencepost::{Code, Error, Result};
 
 impl Call<'_> {
@@ -17,23 +17,27 @@ impl Call<'_> {
         let Some(command) = self.input.command() else { return Ok(Reply::Silent) };
         let rules = match self.hook.rules() {
             Ok(rules) => rules,
-            Err(error) => return Ok(Reply::Deny(format!("fence: {}", error.message()))),
+            // A list that cannot be read blocks the commands of the built-in one.
+            Err(error) => {
+                let found = guarded::find(&command, &guarded::Rules::default());
+                let wrong = |_| Reply::Deny(format!("fence: {}. A person can correct it", error.message()));
+                return Ok(found.map_or_else(|| self.in_run(&command), wrong));
+            }
         };
         let Some(found) = guarded::find(&command, &rules) else { return Ok(self.in_run(&command)) };
         let run = self.session_run();
         let remembered = session::read(&run);
         let lifted = remembered.is_lifted(self.context.terminal.now());
-        let standing = match self.has_fleet() {
-            true => self.standing().await.unwrap_or_else(Standing::Unknown),
+        let standing = match (self.has_fleet(), &remembered.fleet) {
+            (true, fleet) => self.standing(fleet.as_deref()).await.unwrap_or_else(Standing::Unknown),
             // The session's own fleet was removed, or it moved to a directory without one.
-            false => match remembered.fleet {
-                Some(fleet) => {
-                    Standing::Unknown(Error::new(Code::NotFound, format!("its fleet at {fleet} is not here")))
-                }
-                // It never held a claim, and this is nobody's fleet.
-                None if found.rule != rule::LIFT => return Ok(self.in_run(&command)),
-                None => Standing::NeverClaimed,
-            },
+            (false, Some(fleet)) => {
+                let fleet = without_password(fleet);
+                Standing::Unknown(Error::new(Code::NotFound, format!("its fleet at {fleet} is not here")))
+            }
+            // It never held a claim, and this is nobody's fleet.
+            (false, None) if found.rule != rule::LIFT => return Ok(self.in_run(&command)),
+            (false, None) => Standing::NeverClaimed,
         };
         let claims = match self.hook.mcp {
             true => "The tool `claim` takes a task.",
@@ -50,9 +54,19 @@ impl Call<'_> {
         })
     }
 
-    /// A subagent may act under the claim of its session, too.
-    async fn standing(&self) -> Result<Standing> {
-        Ok(standing(&self.fleet().await?, &self.runs()).await?.0)
+    /// A subagent may act under the claim of its session, too. `remembered`: the fleet in which the session held its last claim. A
+    /// session that lost it there and went to a directory with another fleet can still push from here.
+    async fn standing(&self, remembered: Option<&str>) -> Result<Standing> {
+        let here = standing(&self.fleet().await?, &self.runs()).await?.0;
+        match remembered {
+            Some(fleet)
+                if !matches!(here, Standing::Holds) && self.context.location()?.absolute_url() != fleet =>
+            {
+                let there = soon(self.context.open_at(fleet)).await?.without_retries();
+                Ok(standing(&there, &self.runs()).await?.0)
+            }
+            _ => Ok(here),
+        }
     }
 
     /// Claude Code's subagents share the environment of their session: only its hooks can tell them apart. Codex gives each a

@@ -19,7 +19,7 @@ const KEPT: Millis = Millis::days(30);
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
-    /// The fleet of the session, once it held a claim there.
+    /// The address of the fleet in which the session last held a claim. The file is this user's own.
     pub fleet: Option<String>,
     /// When a hook last renewed the run.
     pub renewed_at: Option<Time>,

@@ -6,6 +6,9 @@ use fencepost::{Result, claim, run};
 
 impl Call<'_> {
     pub(super) async fn stop(&self, event: Event) -> Result<Reply> {
+        if event == Event::SubagentStop && self.input.agent_id.is_none() {
+            return Ok(Reply::Silent);
+        }
         let (fleet, run) = (self.fleet().await?, self.run());
         let claims = super::claims(&fleet, std::slice::from_ref(&run)).await?;
         if claims.is_empty() {
@@ -58,7 +61,7 @@ impl Call<'_> {
             return true;
         }
         match self.hook.client.as_str() {
-            "claude" => variable("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry != "cli"),
+            "claude" => variable("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry.starts_with("sdk")),
             "codex" => identity::client().is_some_and(|client| client.has_argument("exec")),
             _ => false,
         }
