@@ -7,6 +7,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::{
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -213,6 +214,30 @@ on_both! {
         passes(&mailed());
     }
 
+    /// The session names another run for a claim, or polls as an agent. The claim is the session's all the same.
+    fn claims_for_other_runs_count_for_the_session(sealed: Sealed) {
+        fleet(&sealed, 2);
+        sealed.ok(&["agent", "join", "dora"]);
+        sealed.ok(&["assign", "auth-2", "dora"]);
+        let push = || before(&sealed, "claude", "git push", &[]);
+        for (claim, id) in [("claim auth-1 --run mine", "auth-1"), ("poll --agent dora --accept task_assigned", "auth-2")] {
+            let said = in_session(&sealed, "claude", &format!("fence {claim}; exit $?"));
+            assert_eq!(said.code, 0, "{said:?}");
+            passes(&push());
+            passes(&hook(&sealed, "claude", "post-tool-use"));
+            let headless = [("CLAUDE_CODE_ENTRYPOINT", "sdk-cli")];
+            let stop = hook_with(&sealed, &["stop"], &recorded("claude", "stop"), &headless);
+            assert!(stop.out.contains(id), "{stop:?}");
+            sealed.ok(&["unclaim", id]);
+            denied(&push());
+            assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&format!("claim task/{id}@1 is over")));
+        }
+        let said = in_session(&sealed, "claude", "fence claim auth-1 --run mine -q; exit $?");
+        assert_eq!(said.code, 0, "{said:?}");
+        passes(&hook(&sealed, "claude", "session-end"));
+        assert_eq!(sealed.ok(&["claims"]), "no claims");
+    }
+
     fn the_run_is_renewed_but_not_by_every_tool(sealed: Sealed) {
         fleet(&sealed, 1);
         let run = session("codex");
@@ -386,7 +411,7 @@ fn a_fleet_that_cannot_be_reached_blocks_a_guarded_command() {
 
     std::fs::remove_dir_all(sealed.path().join(".fence")).expect("removed");
     let reason = denied(&before(&sealed, "claude", "git push", &[]));
-    assert!(reason.contains("is not here"), "{reason}");
+    assert!(reason.contains("this directory has no fleet"), "{reason}");
     sealed.ok(&["lift", &session("claude")]);
     passes(&before(&sealed, "claude", "git push", &[]));
 }
@@ -408,8 +433,82 @@ fn a_lost_claim_counts_in_other_directories() {
         with_input(command, event.to_string().as_bytes())
     };
     passes(&push());
+    let mut after = sealed.command("fence");
+    after.current_dir(sealed.path().join("elsewhere")).args(["hook", "post-tool-use"]);
+    passes(&with_input(after, recorded("claude", "post-tool-use").to_string().as_bytes()));
     sealed.ok(&["unclaim", "auth-1"]);
     denied(&push());
+}
+
+/// Others can write the user's directory for state, as with a umask of 002.
+#[test]
+fn hooks_have_a_directory_where_others_can_write_the_usual_one() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    let shared = sealed.path().join(".local");
+    std::fs::create_dir(&shared).expect("made");
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o777)).expect("set");
+    let temporary = sealed.path().join("tmp");
+    std::fs::create_dir(&temporary).expect("made");
+    let variables = [("TMPDIR", temporary.to_str().expect("a path"))];
+    let after = || hook_with(&sealed, &["post-tool-use"], &recorded("claude", "post-tool-use"), &variables);
+    claimed(&sealed, "claude", "");
+    passes(&after());
+    sealed.ok(&["unclaim", "auth-1"]);
+    assert!(told(&after()).contains("claim task/auth-1@1 is over"));
+    passes(&after());
+    // Nowhere: it is told each time, and nothing fails.
+    let nowhere = [("TMPDIR", "/dev/null")];
+    let blind = |event: &str| hook_with(&sealed, &[event], &recorded("claude", event), &nowhere);
+    for event in ["post-tool-use", "stop", "user-prompt-submit", "session-end"] {
+        passes(&blind(event));
+    }
+    let mut push = recorded("claude", "pre-tool-use");
+    push["tool_input"] = json!({ "command": "git push" });
+    denied(&hook_with(&sealed, &["pre-tool-use"], &push, &nowhere));
+}
+
+/// The terminal program of Codex runs its sessions in a process that outlives them: no keeper may hold on to it.
+#[test]
+fn a_process_that_outlives_its_sessions_is_no_owner() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    sealed.script("codex", "CODEX_SESSION_ID=s bash -c 'fence claim --keep; true'\nexit $?");
+    let said = sealed.sh("./codex app-server --managed-daemon; true");
+    assert!(said.out.contains("task/auth-1@1") && said.err.contains("outlives them"), "{said:?}");
+    assert!(!said.out.contains("renews it while"), "{said:?}");
+    assert!(sealed.ok(&["doctor"]).contains("keepers     none"));
+}
+
+/// One session: claimed by a tool, checked in the shell.
+#[test]
+fn a_claim_by_mcp_lets_the_shell_of_the_session_push() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    sealed.first_commit();
+    let made = sealed
+        .sh("git init -q --bare there.git && git remote add origin \"$PWD/there.git\" && fence git install");
+    assert_eq!(made.code, 0, "{made:?}");
+    let (name, id) = variable("claude");
+    let mut client = crate::mcp::Client::start(&sealed, "claude-code", &[(name, id.as_str())]);
+    let claimed = client.ok("claim", json!({}));
+    assert_eq!(claimed["claim"]["run"], session("claude"));
+    passes(&before(&sealed, "claude", "git push origin main", &[]));
+    let pushed = in_session(
+        &sealed,
+        "claude",
+        "git commit -q --allow-empty -m one && git push -q origin main; exit $?",
+    );
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    sealed.ok(&["unclaim", "auth-1"]);
+    denied(&before(&sealed, "claude", "git push origin main", &[]));
+    let late = in_session(
+        &sealed,
+        "claude",
+        "git commit -q --allow-empty -m two && git push -q origin main; exit $?",
+    );
+    assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{late:?}");
+    assert_eq!(client.close(), 0);
 }
 
 #[test]
@@ -514,11 +613,17 @@ fn a_session_begins_with_the_page_and_its_state() {
 fn an_idle_teammate_is_offered_the_next_task() {
     let sealed = Sealed::sqlite();
     fleet(&sealed, 1);
-    let event = json!({ "session_id": "s", "hook_event_name": "TeammateIdle", "teammate_name": "ann" });
-    let said = hook_with(&sealed, &["teammate-idle"], &event, &[]);
+    let idle = |session: &str| {
+        let event =
+            json!({ "session_id": session, "hook_event_name": "TeammateIdle", "teammate_name": "ann" });
+        hook_with(&sealed, &["teammate-idle"], &event, &[])
+    };
+    let said = idle("s");
     assert!(said.code == 2 && said.err.contains("auth-1 is ready: \"task 1\""), "{said:?}");
+    passes(&idle("s"));
+    assert_eq!(idle("another").code, 2);
     claimed(&sealed, "claude", "");
-    passes(&hook_with(&sealed, &["teammate-idle"], &event, &[]));
+    passes(&idle("a third"));
 }
 
 /// Codex tells its hooks nothing, but its command line does.

@@ -81,7 +81,7 @@ at once:
             std::fs::write(sealed.path().join(".fence/fence.db-keepers"), "").expect("a file");
         }
         let mut command = sealed.command("fence");
-        command.args(["mcp", "--ttl", "30s"]).env("XDG_RUNTIME_DIR", "/dev/null").env("TMPDIR", "/dev/null");
+        command.args(["mcp", "--ttl", "100s"]).env("XDG_RUNTIME_DIR", "/dev/null").env("TMPDIR", "/dev/null");
         let mut client = Client::of(command, "x");
         let claimed = client.ok("claim", json!({}));
         assert!(claimed["warning"].as_str().is_some_and(|warning| warning.contains("while this MCP server runs")), "{claimed}");

@@ -19,12 +19,21 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     if !runs.contains(&named) {
         runs.push(named);
     }
-    let session = session::read(&run);
+    // A person lifts the guard of the whole session.
+    let session = session::read(runs.get(1).unwrap_or(&run));
     if !context.location()?.is_there() && session.fleet.is_none() {
         return Ok(None);
     }
     let lifted = session.is_lifted(context.terminal.now());
-    let found = async { standing(context.connection().await?, &runs).await };
+    let found = async {
+        {
+            let held = match session.is_elsewhere(&context.location()?.absolute_url()) {
+                true => &[][..],
+                false => &session.held,
+            };
+            standing(context.connection().await?, &runs, held).await
+        }
+    };
     match found.await {
         Ok((Standing::Holds, mut claims)) => {
             claims.sort_by_key(|claim| claim.claimed_at);
