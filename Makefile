@@ -73,6 +73,10 @@ bench: ## Run the benchmarks; options go in ARGS: make bench ARGS="--quick"
 fuzz: ## Feed the server's OpenAPI document to schemathesis (from PyPI, kept under target/)
 	$(WITH_POSTGRES) scripts/fuzz
 
+.PHONY: agents
+agents: ## Drive the real Claude Code and Codex with a scripted model (from npm, kept under target/)
+	@scripts/agents $(ARGS)
+
 .PHONY: audit
 audit: ## Check dependencies: licences, bans, sources, known vulnerabilities (cargo-deny, kept under target/)
 	@scripts/audit

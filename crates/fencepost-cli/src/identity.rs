@@ -133,6 +133,22 @@ pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
     decide(flag, variable, &environment, &process::lineage(&names), find, recorded::of, &process::realm())
 }
 
+/// The same for an MCP server. Its client may begin or resume another session after it has started the server (seen: `claude
+/// --continue` gives its servers the variable of a session that it then does not use), so the hook's record comes before the variable.
+pub fn identify_server(flag: Option<String>, variable: Option<String>) -> Identity {
+    let identity = identify(flag, variable);
+    let record = identity.owner.as_ref().and_then(recorded::of);
+    by_record(identity, record)
+}
+
+/// `record`: of the identity's owner.
+fn by_record(identity: Identity, record: Option<Record>) -> Identity {
+    match record {
+        Some(record) if identity.reason.is_agent() => Identity { run: record.run, ..identity },
+        _ => identity,
+    }
+}
+
 /// The rule. `lineage` is this process, its parent, and so on. `find` reads any process. `recorded` reads the session that a hook
 /// recorded for a process. `realm` is the scope in which process ids are unique.
 fn decide(
@@ -146,14 +162,7 @@ fn decide(
 ) -> Identity {
     let ancestors = lineage.get(1..).unwrap_or_default();
     let record = || ancestors.iter().find_map(|process| Some((process, recorded(process)?)));
-    let found = agent_session(environment, lineage).map(|identity| match record() {
-        // The client began a new session since it started the process that gave us the variable.
-        Some((_, record)) if record.earlier.contains(&identity.run) => {
-            Identity { run: record.run, ..identity }
-        }
-        _ => identity,
-    });
-    let found = found.or_else(|| {
+    let found = agent_session(environment, lineage).or_else(|| {
         let (client, record) = record()?;
         Some(Identity { run: record.run, reason: Reason::Recorded, owner: Some(client.clone()) })
     });
@@ -418,10 +427,9 @@ mod tests {
 
     /// The client is process 6.
     #[test]
-    fn a_recorded_session_comes_before_the_terminal_and_replaces_an_earlier_one() {
+    fn a_recorded_session_comes_before_the_terminal() {
         let recorded = |process: &Process| {
-            let record =
-                Record { run: "gemini-2".into(), earlier: vec!["claude-1".into()], ..Record::default() };
+            let record = Record { run: "gemini-2".into(), ..Record::default() };
             (process.pid == 6).then_some(record)
         };
         let run = |text: &str| {
@@ -433,11 +441,24 @@ mod tests {
         for (text, expected) in [
             ("9 8 fence\n8 8 bash!\n6 5 gemini*\n5 5 bash*", ("gemini-2", Reason::Recorded, 6)),
             ("9 6 fence\n6 6 gemini\n1 1 init", ("gemini-2", Reason::Recorded, 6)),
-            ("9 6 fence CLAUDE=1\n6 6 claude\n1 1 init", ("gemini-2", variable.clone(), 6)),
             ("9 6 fence CLAUDE=3\n6 6 claude\n1 1 init", ("claude-3", variable, 6)),
         ] {
             let (run, reason, owner) = run(text);
             assert_eq!((run.as_str(), reason, owner), (expected.0, expected.1, Some(expected.2)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_acts_for_the_session_that_its_client_resumed() {
+        let record = || Some(Record { run: "claude-resumed".into(), ..Record::default() });
+        let identity = |reason| Identity { run: "own".into(), reason, owner: None };
+        for (reason, record, expected) in [
+            (Reason::Agent("CLAUDE_CODE_SESSION_ID"), record(), "claude-resumed"),
+            (Reason::Agent("CLAUDE_CODE_SESSION_ID"), None, "own"),
+            (Reason::Variable, record(), "own"),
+            (Reason::Flag, record(), "own"),
+        ] {
+            assert_eq!(by_record(identity(reason.clone()), record).run, expected, "{reason:?}");
         }
     }
 

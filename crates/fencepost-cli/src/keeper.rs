@@ -14,7 +14,7 @@ mod sleep;
 
 use crate::{
     context::Context,
-    environment::variable,
+    environment::{sandbox, variable},
     identity::{
         self, Reason,
         process::{self, Process},
@@ -75,6 +75,13 @@ pub fn owner(context: &Context) -> Result<Owner> {
         let message = "the client runs its sessions in a background process that outlives them, so no keeper renews the run";
         return Err(Error::new(Code::NotReady, message)
             .hint("every command under the claim renews it, and so do the client's hooks: fence setup"));
+    }
+    if sandbox().is_some() {
+        let message =
+            "the client's sandbox ends all processes of a command with it, so no keeper renews the run";
+        return Err(Error::new(Code::NotReady, message).hint(
+            "the tools of fence mcp, which run outside of it, keep a claim; every command under the claim renews it, and so do the client's hooks",
+        ));
     }
     let owner = owner.ok_or_else(|| {
         Error::new(Code::Invalid, "there is no terminal and no agent for which a keeper could renew the run")

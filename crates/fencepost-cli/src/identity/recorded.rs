@@ -17,18 +17,12 @@ use std::{
 };
 
 const PREFIX: &str = "process-";
-/// A client that begins a new session again and again in one process does not grow its record for ever.
-const EARLIER_MAX: usize = 50;
 
 /// The sessions of one client process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The run of the current session.
     pub run: String,
-    /// The runs of earlier sessions of the same process. A process that the client started then, such as an MCP server, still has
-    /// the variable of its session.
-    #[serde(default)]
-    pub earlier: Vec<String>,
     /// The boot and the container in which the process id is valid.
     pub realm: String,
 }
@@ -67,14 +61,8 @@ pub fn of(process: &Process) -> Option<Record> {
 /// Records that the client with this process works for this run from now on, and forgets clients that are gone.
 pub fn record(client: &Process, run: &str) -> io::Result<()> {
     let directory = directory()?;
-    let name = name(client);
-    let before = read(&directory, &name).unwrap_or_default();
-    let mut earlier = before.earlier;
-    earlier.push(before.run);
-    earlier.retain(|earlier| !earlier.is_empty() && earlier != run);
-    let from = earlier.len().saturating_sub(EARLIER_MAX);
-    let record = Record { run: run.to_owned(), earlier: earlier.split_off(from), realm: process::realm() };
-    replace(&directory, &name, serde_json::to_string(&record)?.as_bytes())?;
+    let record = Record { run: run.to_owned(), realm: process::realm() };
+    replace(&directory, &name(client), serde_json::to_string(&record)?.as_bytes())?;
     forget_the_dead(&directory);
     Ok(())
 }

@@ -34,6 +34,7 @@ mod prime;
 mod processes;
 mod proxy;
 mod prune_and_backup;
+mod real_clients;
 mod remote;
 mod route;
 mod running;

@@ -159,7 +159,7 @@ fn missing(error: Error) -> Error {
 impl Host for Stdio {
     fn acting(&self, call: &Call) -> Result<Acting> {
         // Decided for each call: the client may begin a new session, and its hook records that.
-        let identity = identity::identify(self.flag.clone(), variable(identity::RUN));
+        let identity = identity::identify_server(self.flag.clone(), variable(identity::RUN));
         let known = Known::of(&identity, self.claim.as_deref(), &self.run);
         known.acting(call.run.as_deref(), session_run(&call.client, &call.meta))
     }
