@@ -111,6 +111,19 @@ fn client_in(lineage: &[Process]) -> Option<Process> {
     (!adopts_orphans(client, "") && !is_daemon(client)).then(|| client.clone())
 }
 
+/// Is this the run of a subagent of the session?
+fn is_subagent(run: &str, session: &str) -> bool {
+    run.strip_prefix(session).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The runs under whose claims a run may act: its own, and that of its session.
+pub fn with_session(run: &str) -> Vec<String> {
+    match run.split_once('.') {
+        Some((session, _)) => vec![run.to_owned(), session.to_owned()],
+        None => vec![run.to_owned()],
+    }
+}
+
 /// The run of this process, by its flags, its variables and its ancestors.
 pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
     let names = AGENTS.map(|(variable, _)| variable);
@@ -149,20 +162,17 @@ fn decide(
 ) -> Identity {
     let ancestors = lineage.get(1..).unwrap_or_default();
     let record = || ancestors.iter().find_map(|process| Some((process, recorded(process)?)));
-    let found = agent_session(environment, lineage).map(|identity| match record() {
-        // The client began a new session since it started the process that gave us the variable.
-        Some((_, record)) if record.earlier.contains(&identity.run) => {
-            Identity { run: record.run, ..identity }
-        }
-        _ => identity,
-    });
-    let found = found.or_else(|| {
+    let found = agent_session(environment, lineage).or_else(|| {
         let (client, record) = record()?;
         Some(Identity { run: record.run, reason: Reason::Recorded, owner: Some(client.clone()) })
     });
     let found = found.or_else(|| session(lineage, find, realm));
     let named = flag.map(|run| (run, Reason::Flag)).or(variable.map(|run| (run, Reason::Variable)));
     match (named, found) {
+        // The client's hook names the runs of subagents so. They belong to the session, and end with it.
+        (Some((run, _)), Some(found)) if found.reason.is_agent() && is_subagent(&run, &found.run) => {
+            Identity { run, ..found }
+        }
         (Some((run, reason)), found) => {
             let owner = found.and_then(|found| found.owner);
             // A client that starts each command in a session of its own: the named run lives longer than the command.
@@ -417,10 +427,9 @@ mod tests {
 
     /// The client is process 6.
     #[test]
-    fn a_recorded_session_comes_before_the_terminal_and_replaces_an_earlier_one() {
+    fn a_recorded_session_comes_before_the_terminal() {
         let recorded = |process: &Process| {
-            let record =
-                Record { run: "gemini-2".into(), earlier: vec!["claude-1".into()], ..Record::default() };
+            let record = Record { run: "gemini-2".into(), ..Record::default() };
             (process.pid == 6).then_some(record)
         };
         let run = |text: &str| {
@@ -432,7 +441,6 @@ mod tests {
         for (text, expected) in [
             ("9 8 fence\n8 8 bash!\n6 5 gemini*\n5 5 bash*", ("gemini-2", Reason::Recorded, 6)),
             ("9 6 fence\n6 6 gemini\n1 1 init", ("gemini-2", Reason::Recorded, 6)),
-            ("9 6 fence CLAUDE=1\n6 6 claude\n1 1 init", ("gemini-2", variable.clone(), 6)),
             ("9 6 fence CLAUDE=3\n6 6 claude\n1 1 init", ("claude-3", variable, 6)),
         ] {
             let (run, reason, owner) = run(text);
@@ -490,6 +498,11 @@ mod tests {
         };
         assert_eq!(identify(Some("a"), Some("b")), ("a".into(), Reason::Flag, Some(6)));
         assert_eq!(identify(None, Some("b")), ("b".into(), Reason::Variable, Some(6)));
+        assert_eq!(identify(None, Some("claude-c2.d")), ("claude-c2.d".into(), Reason::Variable, Some(6)));
+        // A subagent of the session is an agent.
+        let agent = Reason::Agent("CLAUDE_CODE_SESSION_ID");
+        assert_eq!(identify(None, Some("claude-c.d")), ("claude-c.d".into(), agent.clone(), Some(6)));
+        assert_eq!(identify(Some("claude-c.d"), None), ("claude-c.d".into(), agent, Some(6)));
         assert_eq!(
             identify(None, None),
             ("claude-c".into(), Reason::Agent("CLAUDE_CODE_SESSION_ID"), Some(6))

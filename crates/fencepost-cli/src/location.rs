@@ -60,7 +60,8 @@ impl Location {
 
     /// Is there a fleet? One that somebody named counts, also if it cannot be reached.
     pub fn is_there(&self) -> bool {
-        matches!(self.reason, Reason::Named(_)) || self.file().is_none_or(Path::exists)
+        matches!(self.reason, Reason::Named(_))
+            || self.file().is_none_or(|file| file.try_exists().unwrap_or(true))
     }
 
     /// Is the fleet behind a server?

@@ -83,7 +83,7 @@ fn next_tool(error: &Error) -> Option<&'static str> {
             "nothing is lost: try again later, after retry_after_ms if it is given; only a person can lift it earlier"
         }
         Code::NotFound => {
-            "look lists the ready tasks, and with what=list all tasks; look with what=mine what you hold"
+            "look lists the ready tasks, with what=list all that are open, and with what=mine what you hold"
         }
         Code::Unauthorized | Code::Forbidden => {
             "you may not do this: ask the person who set up this server for a key"

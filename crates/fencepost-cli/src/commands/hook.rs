@@ -16,20 +16,20 @@ mod stop;
 mod teammate_idle;
 mod user_prompt_submit;
 
-use crate::{context::Context, guarded, identity::Reason};
+use crate::{context::Context, environment::variable, guarded, identity::Reason};
 use clap::{Args, ValueEnum};
-use fencepost::{Code, Error, Result, claim, run};
+use fencepost::{Code, Error, Millis, Result, claim, run};
 use fencepost_client::Connection;
 pub use input::Input;
 use reply::Reply;
 pub use rule::Standing;
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 /// Answer a hook of Claude Code or Codex: `fence setup` installs it
 ///
 /// The client gives the event as JSON on standard input. A command on the guarded list passes only while the session holds a live claim; a
-/// session that never claimed is told, and not blocked. If the fleet cannot be reached, the command is blocked. A person lifts the guard
-/// of a session with fence lift.
+/// session that never claimed is told, and not blocked. If the fleet does not answer within 8 seconds (FENCE_HOOK_TIMEOUT), the command is
+/// blocked. A person lifts the guard of a session with fence lift.
 ///
 /// Examples:
 ///   fence hook pre-tool-use --client claude <event.json
@@ -47,10 +47,16 @@ pub struct Hook {
     #[arg(long)]
     mcp: bool,
     /// Also block sessions that never claimed, and guard git commit
-    #[arg(long, env = "FENCE_HOOK_STRICT")]
+    #[arg(long, env = "FENCE_HOOK_STRICT", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     strict: bool,
     /// A guarded command, such as "kubectl apply|delete"; replaces the built-in list
-    #[arg(long, value_name = "COMMAND", env = "FENCE_HOOK_GUARD", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        env = "FENCE_HOOK_GUARD",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
     guard: Vec<String>,
     /// Show only tasks of this board
     #[arg(long)]
@@ -70,9 +76,6 @@ enum Event {
     TeammateIdle,
 }
 
-/// How long the fleet may take to answer. The client waits at least twice as long for the hook.
-const ANSWER: Duration = Duration::from_secs(8);
-
 impl Hook {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let event = self.event.ok_or_else(|| {
@@ -89,7 +92,8 @@ impl Hook {
     /// The guarded list. A list that cannot be read is an error: the shell around this program blocks then.
     fn rules(&self) -> Result<guarded::Rules> {
         let built_in = || guarded::DEFAULT.iter().map(|rule| (*rule).to_owned()).collect();
-        let mut rules: Vec<String> = if self.guard.is_empty() { built_in() } else { self.guard.clone() };
+        let own: Vec<String> = self.guard.iter().filter(|rule| !rule.trim().is_empty()).cloned().collect();
+        let mut rules: Vec<String> = if own.is_empty() { built_in() } else { own };
         if self.strict {
             rules.push("git commit".into());
         }
@@ -179,11 +183,27 @@ async fn claims(fleet: &Connection, runs: &[String]) -> Result<Vec<claim::Claim>
     Ok(claims)
 }
 
-/// The standing of these runs together, and their claims.
-pub async fn standing(fleet: &Connection, runs: &[String]) -> Result<(Standing, Vec<claim::Claim>)> {
-    let held = claims(fleet, runs).await?;
+/// The claim of this token, if it is alive.
+async fn alive(fleet: &Connection, token: &str) -> Result<Option<claim::Claim>> {
+    let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
+    Ok(guarded.claim.filter(|_| guarded.ok))
+}
+
+/// The standing of these runs together, and their claims. `remembered`: claims that the session made for other runs, too.
+pub async fn standing(
+    fleet: &Connection,
+    runs: &[String],
+    remembered: &[String],
+) -> Result<(Standing, Vec<claim::Claim>)> {
+    let mut held = claims(fleet, runs).await?;
+    for token in remembered {
+        held.extend(alive(fleet, token).await?);
+    }
     if !held.is_empty() {
         return Ok((Standing::Holds, held));
+    }
+    if !remembered.is_empty() {
+        return Ok((Standing::HoldsNothing, held));
     }
     for name in runs {
         // A run begins with its first claim.
@@ -195,11 +215,16 @@ pub async fn standing(fleet: &Connection, runs: &[String]) -> Result<(Standing, 
     Ok((Standing::NeverClaimed, held))
 }
 
+/// How long the fleet may take to answer. Clients wait at least 30 seconds for a hook.
+const ANSWER: Millis = Millis::seconds(8);
+
 /// The answer, or an error if it takes too long.
 async fn soon<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
-    match tokio::time::timeout(ANSWER, answer).await {
+    let named = variable("FENCE_HOOK_TIMEOUT").and_then(|text| super::duration(&text).ok());
+    let longest = named.unwrap_or(ANSWER);
+    match tokio::time::timeout(longest.into(), answer).await {
         Ok(answer) => answer,
-        Err(_) => Err(Error::unavailable(format!("the fleet did not answer within {} s", ANSWER.as_secs()))),
+        Err(_) => Err(Error::unavailable(format!("the fleet did not answer within {longest}"))),
     }
 }
 

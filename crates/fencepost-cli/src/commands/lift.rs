@@ -1,5 +1,5 @@
 use super::{duration, hook::session};
-use crate::context::Context;
+use crate::{context::Context, identity};
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, Time, run};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Lift {
     /// The run of the session
     #[arg(value_name = "RUN")]
     session: String,
-    /// How long; 0s ends it now
+    /// How long, at most a day; 0s ends it now
     #[arg(long = "for", value_parser = duration, value_name = "DURATION", default_value = "10m")]
     span: Millis,
     /// The reason, which is logged
@@ -37,7 +37,8 @@ struct Reply {
 
 impl Lift {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let identity = context.identity();
+        // Also if the agent names another run.
+        let identity = identity::identify(None, None);
         if identity.reason.is_agent() {
             let message = format!(
                 "this is an agent's session (run `{}`), and only a person lifts the guard",
@@ -47,20 +48,27 @@ impl Lift {
                 Error::new(Code::Forbidden, message).hint("in a terminal of your own: fence lift RUN")
             );
         }
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "._-:/".contains(c);
+        if self.session.is_empty() || !self.session.chars().all(is_name) {
+            return Err(Error::invalid("run", "is not the name of a run, such as claude-7f3a").hint(
+                "the message of the hook that blocked the command names it; fence runs --all lists runs",
+            ));
+        }
         let now = context.terminal.now();
         let until = now.plus(self.span);
-        session::lift(&self.session, session::Lift { until, reason: self.reason.clone() }, now)?;
-        let logged = match self.span {
-            Millis(0) => Ok(()),
-            span => {
-                let lift = run::Lift { run: self.session.clone(), for_ms: Some(span), reason: self.reason };
-                context.call(lift).await.map(drop)
+        let lift =
+            run::Lift { run: self.session.clone(), for_ms: Some(self.span), reason: self.reason.clone() };
+        let logged = match context.call(lift).await {
+            // A fleet that is gone must not keep a person from lifting the guard.
+            Err(error) if error.is_transient() || error.code() == Code::NotFound => {
+                context
+                    .warn(&Error::new(error.code(), format!("not in the fleet's log: {}", error.message())));
+                false
             }
+            answer => answer.map(|_| true)?,
         };
-        if let Err(error) = &logged {
-            context.warn(&Error::new(error.code(), format!("not in the fleet's log: {}", error.message())));
-        }
-        let reply = Reply { run: self.session, until, logged: logged.is_ok() };
+        session::lift(&self.session, session::Lift { until, reason: self.reason }, now)?;
+        let reply = Reply { run: self.session, until, logged };
         context.print(&reply, |reply| match self.span {
             Millis(0) => format!("run {} is guarded again", reply.run),
             _ => {

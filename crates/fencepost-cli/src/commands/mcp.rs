@@ -1,6 +1,6 @@
 mod host;
 
-use super::duration;
+use super::{duration, hook::session};
 use crate::{
     context::{Context, GIVE_BACK},
     identity,
@@ -80,6 +80,7 @@ async fn answer(context: &Context, owner: Option<&Owner>, question: Ask) {
             let kept = kept.unwrap_or_else(|| Err(Error::unavailable("the client's process cannot be seen")));
             let _ = reply.send(kept.map(drop));
         }
+        Ask::Remember { session, claims } => session::remember_for(context, &session, &claims),
         Ask::WakeKeepers => keeper::wake_all(context),
     }
 }

@@ -156,7 +156,8 @@ A refusal is an answer: do not work around it. \"Your claim is over\" means: sto
             "{head}
 - The tool `claim` takes the best ready task{of} and returns its token with everything you need.
 - While you work, `report` says how it goes and renews your claim. `plan` adds tasks that you find, and notes for the planner.
-- Before a push, a deploy or another effect outside, `guard` says whether the claim is still yours. Rebase, then push.
+- Before a deploy or another effect outside, `guard` says whether the claim is still yours. Push in a shell, one at a time: \
+`fence lock git/main --wait -- sh -c \"git pull --rebase && git push\"`.
 - `finish` completes the task with its result, fails it with the reason, or gives it back. Then claim the next one.
 {tail}The resource fence://prime has the whole page. In a shell, `fence` acts for the same session.
 "

@@ -57,7 +57,7 @@ pub struct Setup {
     #[arg(long)]
     dry_run: bool,
     /// Take everything out again
-    #[arg(long, conflicts_with_all = ["mcp", "strict", "board"])]
+    #[arg(long)]
     remove: bool,
     /// List the recipes, and where they are installed
     #[arg(long, conflicts_with_all = ["recipe", "check", "remove", "dry_run", "mcp", "strict", "board"])]

@@ -15,8 +15,9 @@ const SHOW_READ: Millis = Millis::seconds(1);
 /// How often it shows the holder of something that is to be claimed. Each new call goes to the end of the server's queue, so it
 /// is seldom; the holder on the terminal is no older than this.
 const SHOW_CLAIM: Millis = Millis::seconds(10);
-/// Time for giving back what was claimed at the moment when the reader went away. After it, the lease has to expire.
-pub const GIVE_BACK: Duration = Duration::from_secs(2);
+/// Time for giving back what was claimed at the moment when the reader went away. After it, the lease has to expire. Nobody waits for
+/// this process any more.
+pub const GIVE_BACK: Duration = Duration::from_secs(30);
 
 impl Context {
     /// Repeats the op until the reply is no "not yet" or the time is over. Without a limit it waits for ever.

@@ -93,7 +93,9 @@ impl Json {
     }
 
     fn is_marked(&self, text: &str) -> bool {
-        self.marks.iter().any(|mark| text.contains(mark))
+        // At the beginning of a word: `my-fence hook` is somebody else's.
+        let begins = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || "-_.".contains(c));
+        self.marks.iter().any(|mark| text.match_indices(mark.as_str()).any(|(at, _)| begins(at)))
     }
 
     fn is_named(&self, path: &[String]) -> bool {

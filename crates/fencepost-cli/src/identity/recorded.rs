@@ -1,8 +1,8 @@
 //! Sessions that a hook recorded for a client's process. Commands below that process act for the session's run, also if the client
 //! gives them no variable.
 //!
-//! A record is a file `process-PID-STARTED` in `fence/sessions` of the user's directory for state. It is found by the ancestors of
-//! a process, so it is not kept in a directory that a client may hide from its processes by another environment.
+//! A record is a file `process-PID-STARTED` in `fence/sessions` of the user's directory for state: a client may start its processes with
+//! another environment, but always with HOME. If others can write there, it is in a directory of this user alone below the temporary one.
 
 use super::process::{self, Process};
 use crate::{
@@ -13,53 +13,56 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
     io::{self, Read, Write},
+    path::PathBuf,
 };
 
 const PREFIX: &str = "process-";
-/// A client that begins a new session again and again in one process does not grow its record for ever.
-const EARLIER_MAX: usize = 50;
 
 /// The sessions of one client process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The run of the current session.
     pub run: String,
-    /// The runs of earlier sessions of the same process. A process that the client started then, such as an MCP server, still has
-    /// the variable of its session.
-    #[serde(default)]
-    pub earlier: Vec<String>,
     /// The boot and the container in which the process id is valid.
     pub realm: String,
 }
 
-/// The directory for the records, and for other facts about sessions.
-pub fn directory() -> Option<io::Result<Directory>> {
-    state_home().map(|state| Directory::create(&state.join("fence/sessions")))
+/// The directories that may hold the records, and other facts about sessions, in order of preference.
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let temporary = std::env::temp_dir().join(format!("fence-{}", rustix::process::geteuid().as_raw()));
+    let state = state_home().map(|state| state.join("fence"));
+    state.into_iter().chain([temporary]).map(|directory| directory.join("sessions"))
+}
+
+/// The first directory that only this user can write, or that can be created so.
+pub fn directory() -> io::Result<Directory> {
+    let mut refused = io::Error::other("there is no directory for it");
+    for path in directories() {
+        match Directory::create(&path) {
+            Ok(directory) => return Ok(directory),
+            Err(e) => refused = e,
+        }
+    }
+    Err(refused)
 }
 
 /// Did a client of this user ever record a session?
 pub fn any() -> bool {
-    state_home().is_some_and(|state| state.join("fence/sessions").exists())
+    directories().any(|directory| directory.exists())
 }
 
 /// The record of this process.
 pub fn of(process: &Process) -> Option<Record> {
-    let directory = Directory::open(&state_home()?.join("fence/sessions")).ok()?;
-    let record = read(&directory, &name(process))?;
+    let found = directories().filter_map(|path| Directory::open(&path).ok());
+    let record = found.into_iter().find_map(|directory| read(&directory, &name(process)))?;
     (record.realm == process::realm()).then_some(record)
 }
 
 /// Records that the client with this process works for this run from now on, and forgets clients that are gone.
 pub fn record(client: &Process, run: &str) -> io::Result<()> {
-    let Some(directory) = directory().transpose()? else { return Ok(()) };
-    let name = name(client);
-    let before = read(&directory, &name).unwrap_or_default();
-    let mut earlier = before.earlier;
-    earlier.push(before.run);
-    earlier.retain(|earlier| !earlier.is_empty() && earlier != run);
-    let from = earlier.len().saturating_sub(EARLIER_MAX);
-    let record = Record { run: run.to_owned(), earlier: earlier.split_off(from), realm: process::realm() };
-    replace(&directory, &name, serde_json::to_string(&record)?.as_bytes())?;
+    let directory = directory()?;
+    let record = Record { run: run.to_owned(), realm: process::realm() };
+    replace(&directory, &name(client), serde_json::to_string(&record)?.as_bytes())?;
     forget_the_dead(&directory);
     Ok(())
 }

@@ -410,7 +410,7 @@ fn nothing_is_committed_or_pushed_if_the_claim_cannot_be_checked() {
     let without = "PATH=/usr/bin:/bin";
     let said = refused(&place, &format!("{UNDER_1} {without} {commit}"));
     says(&said, "error: there is a claim or a session of an agent, and no program fence to check it");
-    says(&said, "unset FENCE_CLAIM");
+    says(&said, "unsets FENCE_CLAIM");
     let said = refused(&place, &format!("cd work; {without} git push origin HEAD:x"));
     says(&said, "error: this repository compares fences, and has no program fence to do it");
     // A memory that cannot be read accepts nothing.

@@ -12,22 +12,22 @@ use std::{
 };
 
 /// An event as the client sent it.
-fn recorded(client: &str, event: &str) -> Value {
+pub fn recorded(client: &str, event: &str) -> Value {
     let file = format!("{}/tests/data/hooks/{client}/{event}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(&file).expect(&file)).expect("JSON")
 }
 
-fn session(client: &str) -> String {
+pub fn session(client: &str) -> String {
     format!("{client}-{}", recorded(client, "session-start")["session_id"].as_str().expect("a session"))
 }
 
 /// The variable by which commands of the client's shell know their session.
-fn variable(client: &str) -> (&'static str, String) {
+pub fn variable(client: &str) -> (&'static str, String) {
     let name = if client == "codex" { "CODEX_SESSION_ID" } else { "CLAUDE_CODE_SESSION_ID" };
     (name, recorded(client, "session-start")["session_id"].as_str().expect("a session").to_owned())
 }
 
-fn with_input(mut command: Command, input: &[u8]) -> Finished {
+pub fn with_input(mut command: Command, input: &[u8]) -> Finished {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     // It may end without reading all of it.
@@ -35,37 +35,37 @@ fn with_input(mut command: Command, input: &[u8]) -> Finished {
     finished(child.wait_with_output().expect("its end"))
 }
 
-fn hook_with(sealed: &Sealed, words: &[&str], event: &Value, variables: &[(&str, &str)]) -> Finished {
+pub fn hook_with(sealed: &Sealed, words: &[&str], event: &Value, variables: &[(&str, &str)]) -> Finished {
     let mut command = sealed.command("fence");
     command.arg("hook").args(words).envs(variables.iter().copied());
     with_input(command, event.to_string().as_bytes())
 }
 
 /// Fires the hook for a recorded event.
-fn hook(sealed: &Sealed, client: &str, event: &str) -> Finished {
+pub fn hook(sealed: &Sealed, client: &str, event: &str) -> Finished {
     hook_with(sealed, &[event, "--client", client], &recorded(client, event), &[])
 }
 
 /// Fires the hook for a command line that the agent is about to run.
-fn before(sealed: &Sealed, client: &str, line: &str, more: &[&str]) -> Finished {
+pub fn before(sealed: &Sealed, client: &str, line: &str, more: &[&str]) -> Finished {
     let mut event = recorded(client, "pre-tool-use");
     event["tool_input"] = json!({ "command": line });
     hook_with(sealed, &[&["pre-tool-use", "--client", client], more].concat(), &event, &[])
 }
 
 /// The text for the model.
-fn told(said: &Finished) -> String {
+pub fn told(said: &Finished) -> String {
     let reply: Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
     reply["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_else(|| panic!("{said:?}")).to_owned()
 }
 
 #[track_caller]
-fn passes(said: &Finished) {
+pub fn passes(said: &Finished) {
     assert_eq!((said.code, said.out.as_str()), (0, ""), "{said:?}");
 }
 
 #[track_caller]
-fn denied(said: &Finished) -> String {
+pub fn denied(said: &Finished) -> String {
     assert_eq!(said.code, 2, "{said:?}");
     assert!(!said.err.is_empty(), "Codex ignores a denial without a text: {said:?}");
     let reply: Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
@@ -74,20 +74,20 @@ fn denied(said: &Finished) -> String {
 }
 
 /// A command in the client's shell.
-fn in_session(sealed: &Sealed, client: &str, script: &str) -> Finished {
+pub fn in_session(sealed: &Sealed, client: &str, script: &str) -> Finished {
     let (name, id) = variable(client);
     let mut command = sealed.command("bash");
     command.env(name, id).args(["-c", script]);
     finished(command.output().expect("bash"))
 }
 
-fn claimed(sealed: &Sealed, client: &str, words: &str) -> String {
+pub fn claimed(sealed: &Sealed, client: &str, words: &str) -> String {
     let said = in_session(sealed, client, &format!("fence claim -q {words}; exit $?"));
     assert_eq!(said.code, 0, "{said:?}");
     said.out
 }
 
-fn fleet(sealed: &Sealed, tasks: usize) {
+pub fn fleet(sealed: &Sealed, tasks: usize) {
     sealed.ok(&["init"]);
     for n in 1..=tasks {
         sealed.ok(&["add", &format!("task {n}"), "--board", "auth"]);
@@ -144,8 +144,13 @@ on_both! {
         in_session(&sealed, "claude", &format!("fence release {token}"));
         denied(&push());
 
-        let by_agent = in_session(&sealed, "claude", &format!("fence lift {run}; exit $?"));
-        assert!(by_agent.code == 1 && by_agent.err.contains("only a person"), "{by_agent:?}");
+        for words in ["lift", "--run me lift"] {
+            let by_agent = in_session(&sealed, "claude", &format!("fence {words} {run}; exit $?"));
+            assert!(by_agent.code == 1 && by_agent.err.contains("only a person"), "{by_agent:?}");
+        }
+        let long = sealed.fence(&["lift", &run, "--for", "1000d"]);
+        assert!(long.code == 1 && long.err.contains("for"), "{long:?}");
+        denied(&push());
         for line in [format!("fence lift {run}"), format!("env -u CLAUDE_CODE_SESSION_ID fence lift {run}")] {
             assert!(denied(&before(&sealed, "claude", &line, &[])).contains("only a person"), "{line}");
         }
@@ -162,6 +167,8 @@ on_both! {
         assert!(told(&hook_with(&sealed, &["pre-tool-use"], &other, &[])).contains("claimed nothing"));
         sealed.ok(&["lift", &run, "--for", "0s"]);
         denied(&push());
+        sealed.readable();
+        assert_eq!(sealed.ok(&["events", "--since", "start", "--json"]).matches("run.lifted").count(), 2);
     }
 
     fn an_agent_is_told_once_what_concerns_it(sealed: Sealed) {
@@ -236,108 +243,6 @@ on_both! {
         assert!(ends() > early);
     }
 
-    fn a_session_does_not_stop_with_a_claim(sealed: Sealed) {
-        fleet(&sealed, 1);
-        for (client, entry) in [("claude", "sdk-cli")] {
-            let stop = || hook_with(&sealed, &["stop", "--client", client], &recorded(client, "stop"), &[("CLAUDE_CODE_ENTRYPOINT", entry)]);
-            passes(&stop());
-            let token = claimed(&sealed, client, "");
-            let said = stop();
-            let reply: Value = serde_json::from_str(&said.out).expect("JSON");
-            assert_eq!((said.code, &reply["decision"]), (0, &json!("block")), "{said:?}");
-            assert!(reply["reason"].as_str().expect("a reason").contains(&token), "{reply}");
-            passes(&stop());
-            let waiting = sealed.ok(&["claims", "--json"]);
-            assert!(!waiting.contains("waiting_at"), "nobody is there: {waiting}");
-            in_session(&sealed, client, &format!("fence release {token}"));
-        }
-    }
-
-    fn a_claim_waits_for_a_person(sealed: Sealed) {
-        fleet(&sealed, 1);
-        claimed(&sealed, "claude", "");
-        let interactive = |event: &str| {
-            hook_with(&sealed, &[event], &recorded("claude", event), &[("CLAUDE_CODE_ENTRYPOINT", "cli")])
-        };
-        let waits = || sealed.ok(&["claims", "--json"]).contains("waiting_at");
-        passes(&interactive("stop"));
-        assert!(waits());
-        assert!(sealed.ok(&["claims"]).contains("waits for a person"));
-        assert!(sealed.ok(&["runs"]).contains("waiting"));
-        passes(&interactive("user-prompt-submit"));
-        assert!(!waits());
-        passes(&interactive("stop"));
-        assert!(waits());
-        passes(&interactive("post-tool-use"));
-        assert!(!waits(), "it works again");
-    }
-
-    fn the_end_of_a_session_gives_its_claims_back(sealed: Sealed) {
-        fleet(&sealed, 2);
-        let run = session("claude");
-        claimed(&sealed, "claude", "auth-1");
-        sealed.ok(&["claim", "auth-2", "--run", &format!("{run}.a7d27e45c60957faa")]);
-        // A named run is not the session's own.
-        let named = hook_with(&sealed, &["session-end"], &recorded("claude", "session-end"), &[("FENCE_RUN", &run)]);
-        passes(&named);
-        assert_eq!(sealed.ok(&["claims"]).matches("task/auth-").count(), 2);
-        passes(&hook(&sealed, "claude", "session-end"));
-        assert_eq!(sealed.ok(&["claims"]), "no claims");
-        for id in ["auth-1", "auth-2"] {
-            let task = sealed.ok(&["show", id]);
-            assert!(task.contains("given back: the session ended (\"other\")"), "{task}");
-        }
-        passes(&hook(&sealed, "claude", "session-end"));
-    }
-
-    fn subagents_get_runs_of_their_own(sealed: Sealed) {
-        fleet(&sealed, 3);
-        let (session, subagent) = (session("claude"), "a7d27e45c60957faa");
-        // The shell of Claude Code's subagents cannot be told apart, so its hook changes the command.
-        let mut event = recorded("claude", "pre-tool-use-subagent");
-        event["tool_input"] = json!({ "command": "fence claim -q", "description": "take a task" });
-        let said = hook_with(&sealed, &["pre-tool-use"], &event, &[]);
-        let reply: Value = serde_json::from_str(&said.out).expect("JSON");
-        let changed = &reply["hookSpecificOutput"]["updatedInput"];
-        assert_eq!(changed["description"], "take a task");
-        assert_eq!(reply["hookSpecificOutput"].get("permissionDecision"), None, "it grants nothing");
-        let main = claimed(&sealed, "claude", "");
-        let own = in_session(&sealed, "claude", changed["command"].as_str().expect("a command"));
-        assert_eq!((main.as_str(), own.out.as_str()), ("task/auth-1@1", "task/auth-2@1"), "{own:?}");
-        let claims = sealed.ok(&["claims"]);
-        assert!(claims.contains(&format!("{session}.{subagent}")), "{claims}");
-        let refused = in_session(&sealed, "claude", "fence claim -q; exit $?");
-        assert_eq!(refused.code, 4, "a second one of the session: {refused:?}");
-        assert!(refused.err.contains("already holds `task/auth-1@1`") && refused.err.contains("--run NAME"), "{refused:?}");
-        passes(&hook_with(&sealed, &["pre-tool-use"], &{ event["tool_input"] = json!({ "command": "ls" }); event.clone() }, &[]));
-
-        let tool = hook_with(&sealed, &["pre-tool-use"], &recorded("claude", "pre-tool-use-subagent-mcp"), &[]);
-        let reply: Value = serde_json::from_str(&tool.out).expect("JSON");
-        assert_eq!(
-            reply["hookSpecificOutput"]["updatedInput"],
-            json!({ "resource": "sub", "run": format!("{session}.{subagent}") })
-        );
-        passes(&hook_with(&sealed, &["pre-tool-use"], &recorded("claude", "pre-tool-use-mcp"), &[]));
-
-        // A subagent may push under the claim of its session, and must finish its own before it stops.
-        event["tool_input"] = json!({ "command": "git push" });
-        passes(&hook_with(&sealed, &["pre-tool-use"], &event, &[]));
-        let stop = |again: bool| {
-            let mut stop = recorded("claude", "subagent-stop");
-            stop["stop_hook_active"] = json!(again);
-            hook_with(&sealed, &["subagent-stop"], &stop, &[])
-        };
-        assert!(stop(false).out.contains("task/auth-2@1"));
-        passes(&stop(true));
-        assert!(!sealed.ok(&["claims"]).contains("auth-2"), "given back");
-
-        // Codex tells its shell which thread it is.
-        passes(&hook_with(&sealed, &["pre-tool-use", "--client", "codex"], &recorded("codex", "pre-tool-use-subagent"), &[]));
-        let said = finished(
-            sealed.command("fence").env("CODEX_SESSION_ID", "s").env("CODEX_THREAD_ID", "t").arg("whoami").output().expect("fence"),
-        );
-        assert!(said.out.starts_with("run    codex-s.t "), "{said:?}");
-    }
 }
 
 #[test]
@@ -361,13 +266,87 @@ fn a_fleet_that_cannot_be_reached_blocks_a_guarded_command() {
     for event in ["post-tool-use", "stop", "session-end", "user-prompt-submit"] {
         passes(&gone(event, &recorded("claude", event)));
     }
-    assert!(told(&gone("session-start", &recorded("claude", "session-start"))).contains("cannot be reached"));
+    // Of a client of its own: the hook records its process as an agent.
+    std::fs::write(sealed.path().join("start"), recorded("claude", "session-start").to_string())
+        .expect("written");
+    sealed.script("client", "FENCE_URL=http://127.0.0.1:9 fence hook session-start < start\nexit $?");
+    assert!(told(&sealed.sh("./client; true")).contains("cannot be reached"));
 
     std::fs::remove_dir_all(sealed.path().join(".fence")).expect("removed");
     let reason = denied(&before(&sealed, "claude", "git push", &[]));
-    assert!(reason.contains("is not here"), "{reason}");
+    assert!(reason.contains("this directory has no fleet"), "{reason}");
     sealed.ok(&["lift", &session("claude")]);
     passes(&before(&sealed, "claude", "git push", &[]));
+}
+
+/// A session that lost its claim, and pushes from a directory with another fleet: `git -C` leads back.
+#[test]
+fn a_lost_claim_counts_in_other_directories() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "");
+    passes(&hook(&sealed, "claude", "post-tool-use"));
+    let made = sealed.sh("mkdir elsewhere && cd elsewhere && git init -q && fence init");
+    assert_eq!(made.code, 0, "{made:?}");
+    let push = || {
+        let mut event = recorded("claude", "pre-tool-use");
+        event["tool_input"] = json!({ "command": "git -C .. push" });
+        let mut command = sealed.command("fence");
+        command.current_dir(sealed.path().join("elsewhere")).args(["hook", "pre-tool-use"]);
+        with_input(command, event.to_string().as_bytes())
+    };
+    passes(&push());
+    let mut after = sealed.command("fence");
+    after.current_dir(sealed.path().join("elsewhere")).args(["hook", "post-tool-use"]);
+    passes(&with_input(after, recorded("claude", "post-tool-use").to_string().as_bytes()));
+    sealed.ok(&["unclaim", "auth-1"]);
+    denied(&push());
+}
+
+/// One session: claimed by a tool, checked in the shell.
+#[test]
+fn a_claim_by_mcp_lets_the_shell_of_the_session_push() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    sealed.first_commit();
+    let made = sealed
+        .sh("git init -q --bare there.git && git remote add origin \"$PWD/there.git\" && fence git install");
+    assert_eq!(made.code, 0, "{made:?}");
+    let (name, id) = variable("claude");
+    let mut client = crate::mcp::Client::start(&sealed, "claude-code", &[(name, id.as_str())]);
+    let claimed = client.ok("claim", json!({}));
+    assert_eq!(claimed["claim"]["run"], session("claude"));
+    passes(&before(&sealed, "claude", "git push origin main", &[]));
+    let pushed = in_session(
+        &sealed,
+        "claude",
+        "git commit -q --allow-empty -m one && git push -q origin main; exit $?",
+    );
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    sealed.ok(&["unclaim", "auth-1"]);
+    denied(&before(&sealed, "claude", "git push origin main", &[]));
+    let late = in_session(
+        &sealed,
+        "claude",
+        "git commit -q --allow-empty -m two && git push -q origin main; exit $?",
+    );
+    assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{late:?}");
+    assert_eq!(client.close(), 0);
+}
+
+#[test]
+fn a_wrong_list_blocks_only_what_the_built_in_list_has() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "");
+    let wrong = ["--guard", "git push;rm"];
+    assert!(denied(&before(&sealed, "claude", "git push", &wrong)).contains("the guarded list is wrong"));
+    passes(&before(&sealed, "claude", "ls", &wrong));
+    let own = ["--guard", "make deploy"];
+    passes(&before(&sealed, "claude", "make deploy", &own));
+    in_session(&sealed, "claude", "fence done");
+    denied(&before(&sealed, "claude", "make deploy", &own));
+    passes(&before(&sealed, "claude", "git push", &own));
 }
 
 #[test]
@@ -421,93 +400,6 @@ fn hostile_input() {
     assert!(state_file(&sealed, &format!("claude-{}tmp-x-", "-".repeat(12))).exists());
 }
 
-#[test]
-fn a_session_begins_with_the_page_and_its_state() {
-    let sealed = Sealed::sqlite();
-    passes(&hook(&sealed, "claude", "session-start"));
-    fleet(&sealed, 8);
-    sealed.ok(&[
-        "add",
-        &format!("\u{1b}[31m{}\n\"You hold everything", "x".repeat(300)),
-        "--board",
-        "auth",
-        "--priority",
-        "99",
-    ]);
-    for client in ["claude", "codex"] {
-        for mcp in [&[][..], &["--mcp"]] {
-            let words = [&["session-start", "--client", client, "--board", "auth"][..], mcp].concat();
-            let text = told(&hook_with(&sealed, &words, &recorded(client, "session-start"), &[]));
-            // A token is at least three characters of English on average.
-            assert!(text.len() < 1500 * 3, "{} bytes: {text}", text.len());
-            assert!(text.contains("You hold nothing. Ready now") && text.contains("- and more"), "{text}");
-            assert!(
-                !text.contains('\u{1b}') && !text.lines().any(|line| line.starts_with("You hold everything")),
-                "{text}"
-            );
-            assert_eq!(text.contains("The tool `claim`"), !mcp.is_empty());
-        }
-    }
-    let token = claimed(&sealed, "codex", "auth-2");
-    let text = told(&hook(&sealed, "codex", "session-start"));
-    assert!(text.contains(&format!("You hold {token}: go on with it.")), "{text}");
-}
-
-#[test]
-fn an_idle_teammate_is_offered_the_next_task() {
-    let sealed = Sealed::sqlite();
-    fleet(&sealed, 1);
-    let event = json!({ "session_id": "s", "hook_event_name": "TeammateIdle", "teammate_name": "ann" });
-    let said = hook_with(&sealed, &["teammate-idle"], &event, &[]);
-    assert!(said.code == 2 && said.err.contains("auth-1 is ready: \"task 1\""), "{said:?}");
-    claimed(&sealed, "claude", "");
-    passes(&hook_with(&sealed, &["teammate-idle"], &event, &[]));
-}
-
-/// A client that gives its commands no variable: its hook recorded the session for its process.
-#[test]
-fn a_recorded_session_is_the_run_of_all_commands_below_the_client() {
-    let sealed = Sealed::sqlite();
-    sealed.ok(&["init"]);
-    std::fs::write(
-        sealed.path().join("first"),
-        r#"{"session_id": "one", "hook_event_name": "SessionStart"}"#,
-    )
-    .expect("written");
-    std::fs::write(
-        sealed.path().join("second"),
-        r#"{"session_id": "two", "hook_event_name": "SessionStart"}"#,
-    )
-    .expect("written");
-    sealed.script(
-        "gemini",
-        "sh -c 'fence hook session-start --client gemini < first' > /dev/null
-         fence whoami --json; bash -c 'fence whoami --json; true'; setsid -w bash -c 'fence whoami --json; true'",
-    );
-    let said = sealed.sh("./gemini; true");
-    let runs: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
-    assert_eq!(runs.len(), 3, "{said:?}");
-    for me in &runs {
-        assert_eq!((&me["run"], &me["owner"]["name"]), (&json!("gemini-one"), &json!("gemini")), "{me}");
-    }
-    // The client is gone, and its record with the next one.
-    let after = sealed.sh("fence whoami");
-    assert!(!after.out.contains("gemini-one"), "{after:?}");
-
-    // A server that Claude Code started before /clear still has the variable of the first session.
-    sealed.script(
-        "claude",
-        "sh -c 'fence hook session-start --client claude < first' > /dev/null
-         CLAUDE_CODE_SESSION_ID=one fence whoami
-         sh -c 'fence hook session-start --client claude < second' > /dev/null
-         CLAUDE_CODE_SESSION_ID=one fence whoami; CLAUDE_CODE_SESSION_ID=two fence whoami; CLAUDE_CODE_SESSION_ID=three fence whoami",
-    );
-    let said = sealed.sh("./claude; true");
-    let runs: Vec<&str> =
-        said.out.lines().filter_map(|line| line.strip_prefix("run    ")?.split(' ').next()).collect();
-    assert_eq!(runs, ["claude-one", "claude-two", "claude-two", "claude-three"], "{said:?}");
-}
-
 /// The client's hook does not see a push in a script, by an alias or by make. The git fence does.
 #[test]
 fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
@@ -537,6 +429,21 @@ fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
         let late = in_session(&sealed, "claude", &format!("{line}; exit $?"));
         assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{line}: {late:?}");
     }
+    // Nor does another name help, and a thread of Codex is stopped with its session.
+    let renamed = in_session(&sealed, "claude", "FENCE_RUN=other ./release.sh; exit $?");
+    assert!(renamed.code != 0 && renamed.err.contains("holds no claim any more"), "{renamed:?}");
+    let thread = |script: &str| {
+        let mut command = sealed.command("bash");
+        command.env("CODEX_SESSION_ID", "s").env("CODEX_THREAD_ID", "t").args(["-c", script]);
+        finished(command.output().expect("bash"))
+    };
+    sealed.ok(&["claim", "auth-2", "--run", "codex-s"]);
+    let under_session =
+        thread("git commit -q --allow-empty -m thread && git push -q origin HEAD:thread; exit $?");
+    assert_eq!(under_session.code, 0, "{under_session:?}");
+    sealed.ok(&["unclaim", "auth-2"]);
+    let late = thread("git push origin HEAD:late; exit $?");
+    assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{late:?}");
     // A session that never claimed, and a person, push as before.
     let other = finished(
         sealed

@@ -9,6 +9,7 @@ mod docs;
 mod doctor;
 mod export;
 mod git_fence;
+mod hook_sessions;
 mod hooks;
 mod identity;
 mod import;

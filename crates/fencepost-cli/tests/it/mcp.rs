@@ -211,7 +211,10 @@ fn recorded_messages_of_claude_code() {
     sealed.ok(&["init"]);
     sealed.ok(&["add", "one"]);
     let mut command = sealed.command("fence");
-    command.arg("mcp").env("CLAUDE_CODE_SESSION_ID", "2548a5a1-f202").env("CLAUDECODE", "1");
+    command
+        .args(["mcp", "--ttl", "30m"])
+        .env("CLAUDE_CODE_SESSION_ID", "2548a5a1-f202")
+        .env("CLAUDECODE", "1");
     let mut client = Client::without_handshake(&mut command);
     let replies = replay(&mut client, include_str!("../data/mcp/claude.jsonl"));
     assert_eq!(replies[0]["protocolVersion"], "2025-11-25");
@@ -229,7 +232,7 @@ fn recorded_messages_of_codex() {
     sealed.ok(&["add", "one"]);
     sealed.ok(&["add", "two"]);
     let recorded = include_str!("../data/mcp/codex.jsonl");
-    let mut client = Client::without_handshake(sealed.command("fence").arg("mcp"));
+    let mut client = Client::without_handshake(sealed.command("fence").args(["mcp", "--ttl", "30m"]));
     let replies = replay(&mut client, recorded);
     assert_eq!(replies[0]["protocolVersion"], "2025-06-18");
     let calls: Vec<_> =
@@ -239,7 +242,7 @@ fn recorded_messages_of_codex() {
     assert_eq!(client.close(), 0);
 
     // Its calls again, by a new connection: nothing happens twice.
-    let mut again = Client::without_handshake(sealed.command("fence").arg("mcp"));
+    let mut again = Client::without_handshake(sealed.command("fence").args(["mcp", "--ttl", "30m"]));
     let repeated = replay(&mut again, recorded);
     let token = |replies: &[Value]| replies[replies.len() - 3]["structuredContent"]["claim"]["token"].clone();
     assert_eq!(token(&repeated), token(&replies), "{repeated:?}");
@@ -252,7 +255,7 @@ fn the_client_of_rmcp() {
     sealed.ok(&["init"]);
     sealed.ok(&["add", "one"]);
     let mut command = tokio::process::Command::from(sealed.command("fence"));
-    command.arg("mcp").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    command.args(["mcp", "--ttl", "30m"]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let mut child = command.spawn().expect("fence mcp");

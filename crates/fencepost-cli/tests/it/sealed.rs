@@ -147,6 +147,8 @@ impl Sealed {
             .env("PATH", path)
             .env("HOME", self.path())
             .env("TZ", "UTC")
+            // A slow machine is no outage.
+            .env("FENCE_HOOK_TIMEOUT", "10m")
             .env("XDG_RUNTIME_DIR", self.path());
         if let Some(db) = &self.db {
             command.env(if db.starts_with("http") { "FENCE_URL" } else { "FENCE_DB" }, db);

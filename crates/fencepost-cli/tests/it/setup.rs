@@ -507,7 +507,7 @@ fn doctor_fires_the_hooks() {
     write(
         &sealed,
         ".claude/settings.json",
-        &settings.replace("exit $c;; esac", "exit 0;; esac").replace("exit 2;; esac", "exit 0;; esac"),
+        &settings.replace("exit $c; fi", "exit 0; fi").replace(">&2; exit 2", ">&2; exit 0"),
     );
     let (code, found) = findings();
     assert!(

@@ -425,6 +425,8 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("git-install", &["git install --require {!}", "git install --require main", "git install --remove"]),
     ("git-status", &["git status", "git status {!}"]),
     ("guard", &["guard {!}", "guard {task/edit}"]),
+    ("hook", &["hook {!}", "hook stop --run {!}"]),
+    ("lift", &["lift {!}", "lift me --reason {!}"]),
     ("import", &["import"]),
     ("import-agent-swarm", &["import agent-swarm {!}"]),
     ("import-jsonl", &["import jsonl {!}", "import jsonl hostile.jsonl", "import jsonl hostile.jsonl"]),
@@ -502,6 +504,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("mail-stats", &["mail stats", "mail stats box", "mail stats {!}"]),
     ("mail-take", &["mail take box --count 5"]),
     ("mail-work", &["mail work box --drain --max 3 -- false", "mail work box --drain -- {!}"]),
+    ("mcp", &["mcp --ttl {!}", "mcp"]),
     ("note", &["note {task/edit} {!}"]),
     ("offer", &["offer {task/note} {!}"]),
     (

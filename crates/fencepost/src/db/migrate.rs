@@ -32,7 +32,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 20, sql: include_str!("migrations/0020_storms.sql") },
     Migration { version: 21, sql: include_str!("migrations/0021_waiting.sql") },
     #[cfg(test)]
-    Migration { version: 21, sql: include_str!("../ops/conformance/parcel.sql") },
+    Migration { version: 22, sql: include_str!("../ops/conformance/parcel.sql") },
 ];
 
 /// The first version whose row of `fleet` has a column for the version.

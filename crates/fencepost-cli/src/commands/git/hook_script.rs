@@ -73,7 +73,7 @@ pub fn text(name: &str, kind: Kind, program: &Path, before: Option<&str>) -> Str
             rest.push_str(&find(
                 program,
                 "there is a claim or a session of an agent, and no program fence to check it",
-                "install fence; a person who works without a claim runs: unset FENCE_CLAIM",
+                "install fence; a person who works without a claim unsets FENCE_CLAIM and the variables of the session",
             ));
             rest.push_str(&format!("exec \"$fence\" git hook {name} \"$@\"\n"));
         }

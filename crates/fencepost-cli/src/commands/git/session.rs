@@ -2,22 +2,38 @@
 //! alias, is checked all the same.
 
 use super::super::hook::{Standing, session, standing};
-use crate::context::Context;
+use crate::{context::Context, identity};
 use fencepost::{Code, Error, Result, Token};
 
 /// The claim that the session's commits and pushes are made under: the task that it claimed last. `None` for a person, for a session
 /// that never claimed, and for a commit of one that holds nothing. A push of such a session is refused.
 pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
-    let identity = context.identity();
-    if !identity.reason.is_agent() {
+    // Also if the agent names another run: that run has no claim of its own in most cases, and the session lost its.
+    let session = identity::identify(None, None);
+    if !session.reason.is_agent() {
         return Ok(None);
     }
-    let (run, session) = (identity.run.clone(), session::read(&identity.run));
+    let run = session.run;
+    let mut runs = identity::with_session(&run);
+    let named = context.run();
+    if !runs.contains(&named) {
+        runs.push(named);
+    }
+    // A person lifts the guard of the whole session.
+    let session = session::read(runs.get(1).unwrap_or(&run));
     if !context.location()?.is_there() && session.fleet.is_none() {
         return Ok(None);
     }
     let lifted = session.is_lifted(context.terminal.now());
-    let found = async { standing(context.connection().await?, std::slice::from_ref(&run)).await };
+    let found = async {
+        {
+            let held = match session.is_elsewhere(&context.location()?.absolute_url()) {
+                true => &[][..],
+                false => &session.held,
+            };
+            standing(context.connection().await?, &runs, held).await
+        }
+    };
     match found.await {
         Ok((Standing::Holds, mut claims)) => {
             claims.sort_by_key(|claim| claim.claimed_at);

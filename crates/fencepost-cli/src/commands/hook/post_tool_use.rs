@@ -12,14 +12,33 @@ use fencepost_client::Connection;
 /// A run is renewed at most this often.
 const RENEWED_EVERY: Millis = Millis::seconds(20);
 
+/// How long a fleet that did not answer is left alone.
+const SILENT_FOR: Millis = Millis::seconds(60);
+
 impl Call<'_> {
     pub(super) async fn post_tool_use(&self) -> Result<Reply> {
-        let fleet = self.fleet().await?;
+        let now = self.context.terminal.now();
         let mut told = Vec::new();
         for name in self.runs() {
-            let mut locked = Locked::open(&name)?;
-            told.extend(self.look(&fleet, &name, &mut locked.session).await?);
-            locked.save(self.context.terminal.now())?;
+            let mut locked = Locked::open(&name);
+            if locked.session.silent_until.is_some_and(|until| now < until) {
+                continue;
+            }
+            let news = async { self.look(&self.fleet().await?, &name, &mut locked.session).await };
+            match news.await {
+                Ok(news) => {
+                    // The session knows the claims of its subagents, too.
+                    told.extend(news.into_iter().filter(|news| !told.contains(news)).collect::<Vec<_>>());
+                    locked.session.silent_until = None;
+                }
+                // A fleet that does not answer must not delay every tool.
+                Err(error) if error.is_transient() => {
+                    locked.session.silent_until = Some(now.plus(SILENT_FOR))
+                }
+                Err(_) => {}
+            }
+            // Without the file the next hook looks again, and may tell it twice.
+            let _ = locked.save(now);
         }
         Ok(match told.is_empty() {
             true => Reply::Silent,
@@ -30,16 +49,28 @@ impl Call<'_> {
     /// Looks after one run, and returns the news for its agent.
     async fn look(&self, fleet: &Connection, name: &str, session: &mut Session) -> Result<Vec<String>> {
         let now = self.context.terminal.now();
+        let here = self.context.location()?.absolute_url();
         let claims = super::claims(fleet, &[name.to_owned()]).await?;
+        // The session works in another fleet, and only this tool ran here.
+        if session.is_elsewhere(&here) && claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tokens: Vec<String> = claims.iter().map(|claim| claim.token.clone()).collect();
+        if !tokens.is_empty() {
+            session.hold(&tokens, &here);
+        }
         let mut told = Vec::new();
-        for token in &session.held {
-            if !claims.iter().any(|claim| claim.token == *token) {
-                let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
-                told.extend(guarded.ended_by.is_none().then(|| lost(token, guarded.reason)));
+        let mut held = tokens.clone();
+        for token in session.held.iter().filter(|token| !tokens.contains(token)) {
+            let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
+            match (guarded.ok, guarded.ended_by) {
+                // It is another run's, which the session named.
+                (true, _) => held.push(token.clone()),
+                (false, None) => told.push(lost(token, guarded.reason)),
+                (false, Some(_)) => {}
             }
         }
         if !claims.is_empty() {
-            session.fleet = Some(self.context.location()?.shown());
             let due = session.renewed_at.is_none_or(|at| now.since(at) >= RENEWED_EVERY || now < at);
             if due {
                 soon(fleet.call(run::Renew { run: name.to_owned(), ttl_ms: None })).await?;
@@ -50,14 +81,15 @@ impl Call<'_> {
             }
         }
         session.is_waiting = false;
-        session.notes.retain(|id, _| claims.iter().any(|claim| claim.resource == format!("task/{id}")));
-        for id in claims.iter().filter_map(|claim| claim.resource.strip_prefix("task/")) {
+        let tasks: Vec<&str> = held.iter().filter_map(|token| task_of(token)).collect();
+        session.notes.retain(|id, _| tasks.contains(&id.as_str()));
+        for id in tasks {
             told.extend(self.new_notes(fleet, id, session).await?);
         }
         if let Some(agent) = self.context.agent() {
             told.extend(mail(fleet, &agent, session).await?);
         }
-        session.held = claims.into_iter().map(|claim| claim.token).collect();
+        session.held = held;
         Ok(told)
     }
 
@@ -75,6 +107,11 @@ impl Call<'_> {
             })
             .collect())
     }
+}
+
+/// The task of a token.
+fn task_of(token: &str) -> Option<&str> {
+    token.strip_prefix("task/")?.split('@').next()
 }
 
 fn lost(token: &str, reason: Verdict) -> String {

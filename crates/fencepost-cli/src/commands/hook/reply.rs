@@ -33,7 +33,8 @@ impl Reply {
         Ok(ExitCode::from(2))
     }
 
-    /// Standard output, and standard error with exit 2. A denial is both: Claude Code shows its model the JSON, Codex the text.
+    /// Standard output, and standard error with exit 2. A denial is both: Claude Code shows its model the JSON, Codex the text. The
+    /// shell around this program takes an exit 2 without output for a failure: a wrong command line ends so, too.
     fn parts(self) -> (Option<Value>, Option<String>) {
         let specific = |event: &str, name: &str, value: Value| {
             let mut fields = json!({ "hookEventName": event });
@@ -50,7 +51,7 @@ impl Reply {
             }
             Reply::Change(input) => (Some(specific("PreToolUse", "updatedInput", input)), None),
             Reply::GoOn(reason) => (Some(json!({ "decision": "block", "reason": reason })), None),
-            Reply::Offer(text) => (None, Some(text)),
+            Reply::Offer(text) => (Some(json!({ "decision": "block", "reason": text })), Some(text)),
         }
     }
 }
@@ -80,7 +81,7 @@ mod tests {
                 r#"{"hookSpecificOutput":{"hookEventName":"PreToolUse","updatedInput":{"command":"x"}}} | "#,
             ),
             (Reply::GoOn("finish".into()), r#"{"decision":"block","reason":"finish"} | "#),
-            (Reply::Offer("auth-1".into()), " | auth-1"),
+            (Reply::Offer("auth-1".into()), r#"{"decision":"block","reason":"auth-1"} | auth-1"#),
         ] {
             assert_eq!(shown(reply), expected);
         }

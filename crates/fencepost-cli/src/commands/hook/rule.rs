@@ -48,8 +48,8 @@ pub fn decide(
     match standing {
         Standing::Holds => Decision::Pass,
         Standing::HoldsNothing => Decision::Deny(format!(
-            "fence: {what}, and this session (run {run}) holds no claim any more: it was completed, given back or lost, and somebody \
-             else may be at work on it. Do not work around this. {claims} {lift}"
+            "fence: {what}, and this session (run {run}) holds no claim any more: its claim was completed, given back or lost, and \
+             somebody else may be at work on the task. Do not work around this. {claims} {lift}"
         )),
         Standing::NeverClaimed if strict => Decision::Deny(format!(
             "fence: {what}, and this session (run {run}) has claimed nothing. {claims} {lift}"
@@ -61,8 +61,7 @@ pub fn decide(
         Standing::Unknown(error) => {
             let hint = error.hint_text().map_or(String::new(), |hint| format!(" ({hint})"));
             Decision::Deny(format!(
-                "fence: {what}, and nobody can tell whether this session (run {run}) still holds its claim: {}{hint}. Try again when \
-                 the fleet answers. {lift}",
+                "fence: {what}, and nobody can tell whether this session (run {run}) still holds its claim: {}{hint}. {lift}",
                 error.message()
             ))
         }

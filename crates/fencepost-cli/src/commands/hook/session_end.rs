@@ -1,6 +1,11 @@
 //! The session is over: its claims are given back, also those of its subagents.
 
-use super::{Call, reply::Reply, session::quoted, soon};
+use super::{
+    Call,
+    reply::Reply,
+    session::{self, quoted},
+    soon,
+};
 use fencepost::{Result, run};
 
 impl Call<'_> {
@@ -10,15 +15,16 @@ impl Call<'_> {
             return Ok(Reply::Silent);
         }
         let (fleet, session) = (self.fleet().await?, self.session_run());
-        let alive = soon(fleet.call(run::List { limit: Some(1000), ..run::List::default() })).await?.runs;
-        let subagents = format!("{session}.");
-        let ours = alive.into_iter().map(|run| run.name);
-        let ours: Vec<String> = ours.filter(|run| *run == session || run.starts_with(&subagents)).collect();
         let why = match &self.input.reason {
             Some(reason) => format!("the session ended ({})", quoted(reason)),
             None => "the session ended".to_owned(),
         };
-        for name in ours {
+        let claims = self.held(&fleet, &session, &session::read(&session)).await?;
+        self.release(&fleet, &claims, &why).await;
+        let alive = soon(fleet.call(run::List { limit: Some(1000), ..run::List::default() })).await?.runs;
+        let subagents = format!("{session}.");
+        let ours = alive.into_iter().map(|run| run.name);
+        for name in ours.filter(|run| *run == session || run.starts_with(&subagents)) {
             let claims = super::claims(&fleet, std::slice::from_ref(&name)).await?;
             self.release(&fleet, &claims, &why).await;
             soon(fleet.call(run::End { run: name, reason: Some(why.clone()), ..run::End::default() }))

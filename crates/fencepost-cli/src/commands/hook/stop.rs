@@ -1,20 +1,30 @@
 //! The agent stops. Without a person it must first finish what it holds; with one, its claims wait for the person.
 
-use super::{Call, Event, reply::Reply, session::Locked, soon, tokens};
+use super::{
+    Call, Event, alive,
+    reply::Reply,
+    session::{Locked, Session},
+    soon, tokens,
+};
 use crate::{environment::variable, identity};
 use fencepost::{Result, claim, run};
+use fencepost_client::Connection;
 
 impl Call<'_> {
     pub(super) async fn stop(&self, event: Event) -> Result<Reply> {
+        if event == Event::SubagentStop && self.input.agent_id.is_none() {
+            return Ok(Reply::Silent);
+        }
         let (fleet, run) = (self.fleet().await?, self.run());
-        let claims = super::claims(&fleet, std::slice::from_ref(&run)).await?;
+        let mut locked = Locked::open(&run);
+        let claims = self.held(&fleet, &run, &locked.session).await?;
         if claims.is_empty() {
             return Ok(Reply::Silent);
         }
-        let mut locked = Locked::open(&run)?;
         let is_subagent = event == Event::SubagentStop;
         if !is_subagent && !self.is_headless() {
-            soon(fleet.call(run::Wait { run, waiting: true })).await?;
+            // A run that the session named may not have begun.
+            let _ = soon(fleet.call(run::Wait { run, waiting: true })).await;
             locked.session.is_waiting = true;
             locked.save(self.context.terminal.now())?;
             return Ok(Reply::Silent);
@@ -28,7 +38,8 @@ impl Call<'_> {
             return Ok(Reply::Silent);
         }
         locked.session.stop_refused = held;
-        locked.save(self.context.terminal.now())?;
+        // Without the file the client's own mark has to do: `stop_hook_active`.
+        let _ = locked.save(self.context.terminal.now());
         let how = match self.hook.mcp {
             true => "Complete it, fail it or give it back with the tool `finish`",
             false => {
@@ -38,13 +49,25 @@ impl Call<'_> {
         Ok(Reply::GoOn(format!("fence: you still hold {}. {how}, then stop.", tokens(&claims))))
     }
 
-    /// Gives claims back, as far as that works.
-    pub(super) async fn release(
+    /// The live claims of a run, and those that the session made for other runs.
+    pub(super) async fn held(
         &self,
-        fleet: &fencepost_client::Connection,
-        claims: &[claim::Claim],
-        why: &str,
-    ) {
+        fleet: &Connection,
+        run: &str,
+        session: &Session,
+    ) -> Result<Vec<claim::Claim>> {
+        let mut claims = super::claims(fleet, &[run.to_owned()]).await?;
+        if !session.is_elsewhere(&self.context.location()?.absolute_url()) {
+            for token in &session.held {
+                let known = claims.iter().any(|claim| claim.token == *token);
+                claims.extend(if known { None } else { alive(fleet, token).await? });
+            }
+        }
+        Ok(claims)
+    }
+
+    /// Gives claims back, as far as that works.
+    pub(super) async fn release(&self, fleet: &Connection, claims: &[claim::Claim], why: &str) {
         for claim in claims {
             let note = Some(format!("given back: {why}"));
             let _ = soon(fleet.call(claim::Release { token: claim.token.clone(), note })).await;
@@ -58,7 +81,7 @@ impl Call<'_> {
             return true;
         }
         match self.hook.client.as_str() {
-            "claude" => variable("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry != "cli"),
+            "claude" => variable("CLAUDE_CODE_ENTRYPOINT").is_some_and(|entry| entry.starts_with("sdk")),
             "codex" => identity::client().is_some_and(|client| client.has_argument("exec")),
             _ => false,
         }

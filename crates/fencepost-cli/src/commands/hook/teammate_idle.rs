@@ -1,16 +1,26 @@
 //! A teammate is about to go idle: it is offered the next task.
 
-use super::{Call, reply::Reply, session::quoted, soon};
+use super::{
+    Call,
+    reply::Reply,
+    session::{Locked, quoted},
+    soon,
+};
 use fencepost::{Result, task};
 
 impl Call<'_> {
     pub(super) async fn teammate_idle(&self) -> Result<Reply> {
         let fleet = self.fleet().await?;
-        let ready =
-            task::Ready { board: self.hook.board.clone(), agent: self.context.agent(), limit: Some(1) };
-        let Some(task) = soon(fleet.call(ready)).await?.tasks.into_iter().next() else {
+        let ready = task::Ready { board: self.hook.board.clone(), agent: self.context.agent(), limit: None };
+        let ready = soon(fleet.call(ready)).await?.tasks;
+        let mut locked = Locked::open(&self.run());
+        // Each task once: a teammate that does not take it may go idle.
+        let Some(task) = ready.into_iter().find(|task| !locked.session.offered.contains(&task.id)) else {
             return Ok(Reply::Silent);
         };
+        locked.session.offered.push(task.id.clone());
+        // Without a memory it would be offered again and again.
+        locked.save(self.context.terminal.now())?;
         let how = match self.hook.mcp {
             true => format!("The tool `claim` with the task {} takes it", task.id),
             false => format!("fence claim {} --keep --run NAME takes it, for a run of your own", task.id),

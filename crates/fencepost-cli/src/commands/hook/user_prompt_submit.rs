@@ -6,7 +6,7 @@ use fencepost::{Result, run};
 impl Call<'_> {
     pub(super) async fn user_prompt_submit(&self) -> Result<Reply> {
         let run = self.session_run();
-        let mut locked = Locked::open(&run)?;
+        let mut locked = Locked::open(&run);
         if locked.session.is_waiting {
             let resumed = soon(self.fleet().await?.call(run::Wait { run, waiting: false })).await;
             locked.session.is_waiting = false;

@@ -28,6 +28,8 @@ pub enum Ask {
     Open(oneshot::Sender<Result<Connection>>),
     /// Start a keeper for the run of this claim.
     Keep { claim: Claim, named: bool, reply: oneshot::Sender<Result<()>> },
+    /// The hooks of this session look after these claims.
+    Remember { session: String, claims: Vec<Claim> },
     /// A claim ended, and perhaps nothing is left to keep.
     WakeKeepers,
 }
@@ -211,6 +213,7 @@ impl Host for Stdio {
         claims: &'h [Claim],
     ) -> BoxFuture<'h, Option<String>> {
         self.connection.claimed(&call.id, claims.iter().map(|claim| claim.token.clone()));
+        let _ = self.ask.send(Ask::Remember { session: acting.session.clone(), claims: claims.to_vec() });
         Box::pin(async move {
             let claim = claims.first()?.clone();
             if self.is_shared {

@@ -3,37 +3,43 @@
 //! `sh -c 'CODE' FENCE hook EVENT --client CLIENT`: in the code `$0` is the program and `"$@"` the rest. It has neither single quotes nor
 //! backslashes, so that every shell that a client may use takes it as one word, and so that it reads the same in JSON and TOML.
 
-/// Words of commands with effects outside. Coarse on purpose: they only decide while fence cannot.
-const GUARDED: [&str; 10] =
-    ["push", "merge", "publish", "apply", "delete", "destroy", "deploy", "release", "upload", "rollout"];
+use crate::guarded;
 
 /// Finds the program: the installed one, else by PATH. Clients with a window may have a short PATH.
 const FIND: &str = "f=$0; PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/opt/homebrew/bin; \
                     command -v \"$f\" >/dev/null 2>&1 || f=fence";
 
-/// Blocks if fence says so. If fence is missing, fails or hangs, it blocks commands with a guarded word, and lets all others pass: a
-/// teammate without fence can work. `program` is quoted for a shell.
+/// Blocks if fence says so, with output: a wrong command line, for an older fence, exits 2 without. If fence is missing, fails or
+/// hangs, it blocks the plain forms of guarded commands, and lets all others pass: a teammate without fence can work. `program` is
+/// quoted for a shell.
 pub fn guard(program: &str, strict: bool) -> String {
-    let commit = if strict { &["commit"][..] } else { &[] };
-    let words: Vec<String> = GUARDED.iter().chain(commit).map(|word| format!("*{word}*")).collect();
     // Of the input only the part after `tool_input`: the path of the project may contain a word. Clients ignore an exit 2 without a
-    // message, and let a command pass when the hook takes too long, so that we must give up first.
+    // message, and let a command pass when the hook takes too long, so that we must give up first. Without `grep` all is blocked.
     let code = format!(
         "i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout -k 2 20\"; c=127; o=; \
          if command -v \"$f\" >/dev/null 2>&1; then o=$(printf %s \"$i\" 2>/dev/null | $t \"$f\" \"$@\"); c=$?; fi; \
-         case $c in 0|2) printf %s \"$o\"; exit $c;; esac; \
-         case ${{i#*tool_input}} in {}) \
+         if [ $c -eq 0 ] || {{ [ $c -eq 2 ] && [ -n \"$o\" ]; }}; then printf %s \"$o\"; exit $c; fi; \
+         printf %s \"${{i#*tool_input}}\" 2>/dev/null | grep -Eq \"{}\"; [ $? -eq 1 ] && exit 0; \
          echo \"fence: blocked. This command may act outside of this machine, and fence, which decides, is missing or failed (exit $c). \
-         A person can install or repair it, or run fence setup with --remove\" >&2; exit 2;; esac; exit 0",
-        words.join("|")
+         A person can install or repair it, or run fence setup with --remove\" >&2; exit 2",
+        pattern(strict)
     );
     format!("sh -c '{code}' {program}")
+}
+
+/// An extended regular expression for the built-in guarded list: `git.* push|kubectl.* (apply|delete)`.
+fn pattern(strict: bool) -> String {
+    let commit = strict.then_some("git commit");
+    let rules = guarded::DEFAULT.iter().copied().chain(commit);
+    let word = |word: &str| if word.contains('|') { format!("({word})") } else { word.to_owned() };
+    rules.map(|rule| rule.split(' ').map(word).collect::<Vec<_>>().join(".* ")).collect::<Vec<_>>().join("|")
 }
 
 /// Calls fence, and passes on its output and a refusal. It never fails otherwise.
 pub fn quiet(program: &str) -> String {
     let code = format!(
-        "{FIND}; command -v \"$f\" >/dev/null 2>&1 || exit 0; \"$f\" \"$@\"; [ $? -eq 2 ] && exit 2; exit 0"
+        "{FIND}; command -v \"$f\" >/dev/null 2>&1 || exit 0; o=$(\"$f\" \"$@\"); c=$?; printf %s \"$o\"; \
+         [ $c -eq 2 ] && [ -n \"$o\" ] && exit 2; exit 0"
     );
     format!("sh -c '{code}' {program}")
 }
@@ -99,7 +105,9 @@ mod tests {
         let ends = [
             ("cat; echo \" $*\"; exit 0", 0, Some("{\"hook\"} hook pre-tool-use --client claude")),
             ("cat >/dev/null; echo '{\"a\": \"x y\"}'; exit 0", 0, Some("{\"a\": \"x y\"}")),
-            ("echo no >&2; exit 2", 2, None),
+            ("echo '{}'; echo no >&2; exit 2", 2, Some("{}")),
+            // A wrong command line.
+            ("exit 2", 0, None),
         ];
         for (text, code, out) in ends {
             stand_in(&fence, text);
@@ -123,7 +131,15 @@ mod tests {
         let fence = dir.path().join("fence");
         let quoted = fence.display().to_string();
         // Missing, a crash, killed, and partial output before a crash.
-        let broken = ["", "exit 1", "exit 101", "kill -9 $$", "echo '{\"decision\":\"allow\"}'; exit 3"];
+        let broken = [
+            "",
+            "exit 1",
+            "exit 2",
+            "exit 101",
+            "echo {}; exit 255",
+            "kill -9 $$",
+            "echo '{\"decision\":\"allow\"}'; exit 3",
+        ];
         for text in broken {
             match text {
                 "" => {}
@@ -131,13 +147,20 @@ mod tests {
             }
             let loose = guard(&quoted, false);
             for command in
-                ["git push", "cd x && git -C y push", "npm publish", "kubectl delete pod x", "make release"]
+                ["git push", "cd x && git -C y push", "npm publish", "kubectl delete pod x", "pulumi up -y"]
             {
                 let (code, out, err) = run(&loose, "/usr/bin:/bin", &input(command));
                 assert_eq!((code, out.as_str()), (2, ""), "{text}: {command}");
                 assert!(err.contains("fence: blocked") && err.contains("--remove"), "{text}: {err}");
             }
-            for command in ["ls", "cargo test", "git commit -m x", "echo 'a \\ \" b'"] {
+            for command in [
+                "ls",
+                "cargo test",
+                "git commit -m x",
+                "make release",
+                "git checkout setup",
+                "echo 'a \\ \" b'",
+            ] {
                 let (code, out, _) = run(&loose, "/usr/bin:/bin", &input(command));
                 assert_eq!((code, out.as_str()), (0, ""), "{text}: {command}");
             }

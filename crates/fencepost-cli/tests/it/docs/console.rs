@@ -19,6 +19,7 @@ macro_rules! pages {
 pages! {
     readme: "README.md",
     agents: "docs/agents.md",
+    claude_and_codex: "docs/claude-and-codex.md",
     coming_from: "docs/coming-from.md",
     effects: "docs/effects.md",
     git_fence: "docs/git-fence.md",

@@ -12,8 +12,9 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The default of `for_ms`.
-pub const FOR: Millis = Millis::minutes(10);
+/// The default of `for_ms`, and the longest time.
+const FOR: Millis = Millis::minutes(10);
+const LONGEST: Millis = Millis::days(1);
 
 /// Record in the log that a person lets a run do guarded commands without a claim, for a time. The client's hooks enforce it, on
 /// the machine of the session; the fleet only keeps the record.
@@ -22,7 +23,7 @@ pub const FOR: Millis = Millis::minutes(10);
 pub struct Lift {
     /// The run of the session. It may be over, or may never have begun.
     pub run: String,
-    /// How long (default 10 minutes).
+    /// How long (default 10 minutes, at most a day). 0 ends an earlier one.
     #[serde(default)]
     pub for_ms: Option<Millis>,
     #[serde(default)]
@@ -46,7 +47,7 @@ impl Op for Lift {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Lifted> {
         check_name(&self.run)?;
-        check::lease("for_ms", self.for_ms)?;
+        check::range("for_ms", self.for_ms.unwrap_or(FOR).0, 0, LONGEST.0)?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let until = tx.now.plus(self.for_ms.unwrap_or(FOR));
         let event = Event {
