@@ -71,6 +71,11 @@ impl Context {
         self.invocation.run.clone()
     }
 
+    /// Did somebody name the run, so that other sessions may share it?
+    pub fn is_run_named(&self) -> bool {
+        matches!(self.identity().reason, Reason::Flag | Reason::Variable)
+    }
+
     /// The run that claims: the one that was named, or this session's.
     pub fn run(&self) -> String {
         self.identity().run.clone()
@@ -222,8 +227,7 @@ impl Context {
             return None;
         }
         let identity = self.identity();
-        (matches!(identity.reason, Reason::Flag | Reason::Variable) || identity.reason.is_agent())
-            .then(|| identity.run.clone())
+        (self.is_run_named() || identity.reason.is_agent()).then(|| identity.run.clone())
     }
 
     /// Notifies waiters in other processes of what this one did. It must happen before the process ends.

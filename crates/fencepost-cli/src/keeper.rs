@@ -16,7 +16,7 @@ use crate::{
     context::Context,
     environment::{sandbox, variable},
     identity::{
-        self, Reason,
+        self,
         process::{self, Process},
     },
     location::{DatabaseFile, Location},
@@ -92,7 +92,7 @@ pub fn owner(context: &Context) -> Result<Owner> {
 
 /// Makes sure that the run of this claim has a keeper, and returns its process id.
 pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
-    let named = matches!(context.identity().reason, Reason::Flag | Reason::Variable);
+    let named = context.is_run_named();
     keep_run(context, owner, claim, named)
 }
 

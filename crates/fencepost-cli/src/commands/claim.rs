@@ -77,7 +77,11 @@ impl Claim {
             (true, _) => reply.claim.token.clone(),
             (false, Ok(Some(pid))) => {
                 let page = claimed(&reply.claim, &reply.task, &context.terminal);
-                format!("{}\n\nprocess {pid} renews it while this session lives", page.trim_end())
+                let named = context.identity().owner.as_ref().filter(|_| context.is_run_named());
+                let lives = named.map_or("this session lives".to_owned(), |owner| {
+                    format!("process {} ({}) lives", owner.pid, owner.name)
+                });
+                format!("{}\n\nprocess {pid} renews it while {lives}", page.trim_end())
             }
             (false, _) => claimed(&reply.claim, &reply.task, &context.terminal),
         })?;

@@ -16,7 +16,7 @@ mod stop;
 mod teammate_idle;
 mod user_prompt_submit;
 
-use crate::{context::Context, environment::variable, guarded, identity::Reason};
+use crate::{context::Context, environment::variable, guarded};
 use clap::{Args, ValueEnum};
 use fencepost::{Code, Error, Millis, Result, claim, run};
 use fencepost_client::Connection;
@@ -144,15 +144,12 @@ impl Call<'_> {
         Ok(soon(self.context.open(self.context.agent())).await?.without_retries())
     }
 
-    /// Is the run named by `--run` or `FENCE_RUN`, as inside `fence work`? Then it is not the session's own.
-    fn is_named(&self) -> bool {
-        matches!(self.context.identity().reason, Reason::Flag | Reason::Variable)
-    }
-
     /// The run of the session.
     fn session_run(&self) -> String {
         match &self.input.session_id {
-            Some(session) if !self.is_named() => crate::identity::agent_run(&self.hook.client, session),
+            Some(session) if !self.context.is_run_named() => {
+                crate::identity::agent_run(&self.hook.client, session)
+            }
             _ => self.context.run(),
         }
     }
@@ -160,7 +157,9 @@ impl Call<'_> {
     /// The run that the event is about: the session's, or its subagent's.
     fn run(&self) -> String {
         match &self.input.agent_id {
-            Some(agent) if !self.is_named() => crate::identity::subagent_run(&self.session_run(), agent),
+            Some(agent) if !self.context.is_run_named() => {
+                crate::identity::subagent_run(&self.session_run(), agent)
+            }
             _ => self.session_run(),
         }
     }

@@ -86,10 +86,9 @@ impl Process {
         line.split(|&b| b == 0).skip(1).any(|argument| argument == word.as_bytes())
     }
 
-    /// Does it run the sessions of several terminals, and outlive them? Codex 0.169 has such a process: `codex app-server …
-    /// --managed-daemon`.
+    /// Does it run several sessions, and outlive them? Codex 0.169 has such a process for terminals and editors: `codex app-server`.
     pub fn is_shared(&self) -> bool {
-        self.has_argument("app-server") && self.has_argument("--managed-daemon")
+        self.has_argument("app-server")
     }
 
     /// Does this process still live?

@@ -189,6 +189,18 @@ fn a_session_begins_with_the_page_and_its_state() {
             assert_eq!(text.contains("The tool `claim`"), !mcp.is_empty());
         }
     }
+    // Also after a resume and a compaction.
+    for (client, event) in [
+        ("claude", "session-start-resume"),
+        ("claude", "session-start-compact"),
+        ("claude", "session-start-clear"),
+        ("codex", "session-start-resume"),
+        ("codex", "session-start-compact"),
+    ] {
+        let text =
+            told(&hook_with(&sealed, &["session-start", "--client", client], &recorded(client, event), &[]));
+        assert!(text.contains("You hold nothing. Ready now"), "{client} {event}: {text}");
+    }
     let token = claimed(&sealed, "codex", "auth-2");
     let text = told(&hook(&sealed, "codex", "session-start"));
     assert!(text.contains(&format!("You hold {token}: go on with it.")), "{text}");

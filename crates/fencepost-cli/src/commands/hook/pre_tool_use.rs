@@ -84,7 +84,8 @@ impl Call<'_> {
     /// Claude Code's subagents share the environment of their session: only its hooks can tell them apart. Codex gives each a
     /// variable.
     fn subagent(&self) -> Option<String> {
-        let is_told_apart = self.hook.client == "claude" && self.input.agent_id.is_some() && !self.is_named();
+        let is_told_apart =
+            self.hook.client == "claude" && self.input.agent_id.is_some() && !self.context.is_run_named();
         is_told_apart.then(|| self.run())
     }
 

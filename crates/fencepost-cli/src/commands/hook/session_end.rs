@@ -11,7 +11,7 @@ use fencepost::{Result, run};
 impl Call<'_> {
     pub(super) async fn session_end(&self) -> Result<Reply> {
         // A named run may be used by others, and `fence work` settles its own.
-        if self.is_named() {
+        if self.context.is_run_named() {
             return Ok(Reply::Silent);
         }
         let (fleet, session) = (self.fleet().await?, self.session_run());

@@ -28,7 +28,7 @@ impl Call<'_> {
     /// Records the session for the client's process: for commands that get no variable, and for an MCP server that was started before
     /// `/clear`. Codex tells its session with every call, and one process of it may have several sessions.
     fn record(&self) {
-        if self.hook.client == "codex" || self.is_named() || self.input.session_id.is_none() {
+        if self.hook.client == "codex" || self.context.is_run_named() || self.input.session_id.is_none() {
             return;
         }
         if let Some(client) = identity::client() {

@@ -32,7 +32,7 @@ impl Call<'_> {
         let held: Vec<String> = claims.iter().map(|claim| claim.token.clone()).collect();
         // Once for the same claims: an agent that cannot finish must be able to stop.
         if self.input.stop_hook_active || locked.session.stop_refused == held {
-            if is_subagent && !self.is_named() {
+            if is_subagent && !self.context.is_run_named() {
                 self.release(&fleet, &claims, "its subagent stopped").await;
             }
             return Ok(Reply::Silent);
@@ -77,7 +77,7 @@ impl Call<'_> {
     /// Does no person look at the session?
     fn is_headless(&self) -> bool {
         // A worker started it.
-        if self.is_named() {
+        if self.context.is_run_named() {
             return true;
         }
         match self.hook.client.as_str() {
