@@ -444,6 +444,13 @@ fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
     sealed.ok(&["unclaim", "auth-2"]);
     let late = thread("git push origin HEAD:late; exit $?");
     assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{late:?}");
+    // A person lifts the guard of the session: for its threads, and whatever they are named.
+    assert!(late.err.contains("fence lift codex-s"), "{late:?}");
+    sealed.ok(&["lift", "codex-s", "--for", "1h"]);
+    for line in ["git push -q origin HEAD:lifted", "FENCE_RUN=x git push -q origin HEAD:named"] {
+        let passed = thread(&format!("{line}; exit $?"));
+        assert_eq!(passed.code, 0, "{line}: {passed:?}");
+    }
     // A session that never claimed, and a person, push as before.
     let other = finished(
         sealed

@@ -13,26 +13,22 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     if !session.reason.is_agent() {
         return Ok(None);
     }
-    let run = session.run;
-    let mut runs = identity::with_session(&run);
+    let mut runs = identity::with_session(&session.run);
+    // A person lifts the guard of the whole session.
+    let run = runs.last().cloned().unwrap_or(session.run);
+    let session = session::read(&run);
+    if !context.location()?.is_there() && session.fleet.is_none() {
+        return Ok(None);
+    }
     let named = context.run();
     if !runs.contains(&named) {
         runs.push(named);
     }
-    // A person lifts the guard of the whole session.
-    let session = session::read(runs.get(1).unwrap_or(&run));
-    if !context.location()?.is_there() && session.fleet.is_none() {
-        return Ok(None);
-    }
     let lifted = session.is_lifted(context.terminal.now());
     let found = async {
-        {
-            let held = match session.is_elsewhere(&context.location()?.absolute_url()) {
-                true => &[][..],
-                false => &session.held,
-            };
-            standing(context.connection().await?, &runs, held).await
-        }
+        let is_elsewhere = session.is_elsewhere(&context.location()?.absolute_url());
+        let held = if is_elsewhere { &[][..] } else { &session.held };
+        standing(context.connection().await?, &runs, held).await
     };
     match found.await {
         Ok((Standing::Holds, mut claims)) => {
