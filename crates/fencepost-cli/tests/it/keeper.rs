@@ -276,6 +276,25 @@ on_both! {
     }
 
     /// The owner is the agent, not the shells that it starts for single commands.
+    /// A client that gives its commands no variable, and starts each of them in a session of its own. Nobody has a terminal.
+    fn a_named_run_is_kept_while_its_client_lives(sealed: Sealed) {
+        fleet_with(&sealed, 1);
+        sealed.script(
+            "client",
+            "setsid -w bash -c 'fence claim --keep --run mine; true' > said.new 2>&1; mv said.new said
+             until test -e stop; do sleep 0.05; done",
+        );
+        let started = sealed.command("setsid").args(["-f", "./client"]).status().expect("setsid");
+        assert!(started.success());
+        let said = eventually("it claimed", || std::fs::read_to_string(sealed.path().join("said")).ok());
+        assert!(said.trim_end().ends_with("(client) lives"), "{said}");
+        the_sleeping_keeper(&sealed);
+        std::fs::write(sealed.path().join("stop"), "").expect("written");
+        all_gone(&sealed);
+        // Others may use a named run, so that its lease has to expire.
+        assert!(sealed.ok(&["claims"]).contains("task/auth-1@1"));
+    }
+
     fn it_lives_as_long_as_the_agent(sealed: Sealed) {
         fleet_with(&sealed, 1);
         sealed.script("claude", "CLAUDE_CODE_SESSION_ID=s setsid -w bash -c 'fence claim --keep -q; true'\nread -r _");
