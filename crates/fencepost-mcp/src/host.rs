@@ -64,6 +64,13 @@ pub trait Host: Send + Sync + 'static {
         claims: &'h [Claim],
     ) -> BoxFuture<'h, Option<String>>;
 
+    /// The agent acknowledges that its session lost claims, if the host keeps a record of that. Returns their tokens.
+    fn acknowledged<'h>(
+        &'h self,
+        call: &'h Call,
+        acting: &'h Acting,
+    ) -> BoxFuture<'h, Result<Vec<String>>>;
+
     /// A call ended a claim.
     fn ended(&self);
 }

@@ -1,11 +1,13 @@
-use super::{duration, hook::session};
-use crate::{context::Context, identity};
+use super::duration;
+use crate::{context::Context, identity, session};
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, Time, run};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 /// Let a client's session run guarded commands without a claim, for a time
+///
+/// It also acknowledges for the session that it lost a claim, so that it may write again.
 ///
 /// For a person, in a terminal: an agent's session is refused. The session is on this machine; its run is named in the message of
 /// the hook that blocked the command. The log of the fleet records it, if the fleet can be reached.

@@ -24,6 +24,7 @@ mod loop_example;
 mod loop_guards;
 mod loops;
 mod lost_claims;
+mod lost_sessions;
 mod mail;
 mod mail_crash;
 mod mail_work;

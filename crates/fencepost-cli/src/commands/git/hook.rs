@@ -92,7 +92,7 @@ async fn check(context: &Context, token: &Token, effect: &str) -> Result<()> {
         .with("reason", reply.reason)
         .with("token", token.to_string())
         .hint(format!(
-            "stop: this work belongs to nobody or to another now. A person who works without a claim runs: env -u FENCE_CLAIM git {effect}"
+            "stop: this claim is over; another run may have the task. A person who works without a claim runs: env -u FENCE_CLAIM git {effect}"
         )))
 }
 

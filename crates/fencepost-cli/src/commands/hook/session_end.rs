@@ -1,11 +1,7 @@
 //! The session is over: its claims are given back, also those of its subagents.
 
-use super::{
-    Call,
-    reply::Reply,
-    session::{self, quoted},
-    soon,
-};
+use super::{Call, quoted, reply::Reply, soon};
+use crate::session;
 use fencepost::{Result, run};
 
 impl Call<'_> {
@@ -19,7 +15,7 @@ impl Call<'_> {
             Some(reason) => format!("the session ended ({})", quoted(reason)),
             None => "the session ended".to_owned(),
         };
-        let claims = self.held(&fleet, &session, &session::read(&session)).await?;
+        let claims = self.held(&fleet, &session, &session::known(std::slice::from_ref(&session)).1).await?;
         self.release(&fleet, &claims, &why).await;
         let alive = soon(fleet.call(run::List { limit: Some(1000), ..run::List::default() })).await?.runs;
         let subagents = format!("{session}.");
