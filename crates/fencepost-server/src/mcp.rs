@@ -178,10 +178,5 @@ impl Host for Remote {
         Box::pin(std::future::ready(None))
     }
 
-    fn acknowledged<'h>(&'h self, _: &'h Call, _: &'h Acting) -> BoxFuture<'h, Result<Vec<String>>> {
-        // The record is on the client's machine, and the client's hook writes it when it sees this call.
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
     fn ended(&self) {}
 }

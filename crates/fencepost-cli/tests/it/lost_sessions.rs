@@ -33,7 +33,7 @@ fn tool_with(
 /// The tools by which each client writes.
 fn edits(sealed: &Sealed, client: &str) -> Vec<Finished> {
     let names: &[&str] = match client {
-        "claude" => &["Edit", "MultiEdit", "Write", "NotebookEdit"],
+        "claude" => &["Edit", "MultiEdit", "Write", "NotebookEdit", "ExitWorktree"],
         _ => &["apply_patch"],
     };
     names

@@ -7,8 +7,9 @@ use serde_json::Value;
 /// Tools that run a command line.
 const SHELLS: [&str; 8] =
     ["Bash", "PowerShell", "Monitor", "shell", "local_shell", "exec_command", "unified_exec", "write_stdin"];
-/// Tools that write files. `Edit` and `Write` are also the names that Codex's hooks may give to `apply_patch`.
-const WRITERS: [&str; 5] = ["Edit", "MultiEdit", "Write", "NotebookEdit", "apply_patch"];
+/// Tools that write files.
+const WRITERS: [&str; 7] =
+    ["Edit", "MultiEdit", "Write", "NotebookEdit", "EnterWorktree", "ExitWorktree", "apply_patch"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tool {

@@ -29,20 +29,20 @@ pub fn guard(program: &str, strict: bool) -> String {
 
 /// Brings the input into the form that [`pattern`] is for, as `guarded/words.rs` reads a line: in `n` quotes and backslashes join what
 /// stands around them, in `m` backslashes separate. `q` has the three characters, which this code cannot write. Without awk, sed or tr
-/// a variable is empty, and all is blocked; without grep, too.
-const NET: &str = "q=$(awk -v f=%c%c%c \"BEGIN{printf f,92,34,39}\" 2>/dev/null); b=${q%??}; \
+/// a variable is empty, and all is blocked; without grep, too. `p` and `e` stand around a program, `w` behind a word, and `g` is anything between two.
+const NET: &str = "p=[^a-z0-9_.]; e=\"(.exe|.cmd|.bat)?[^a-z0-9_]\"; w=[^a-z0-9_./-]; g=\"(.*$w)?\"; \
+                   q=$(awk -v f=%c%c%c \"BEGIN{printf f,92,34,39}\" 2>/dev/null); b=${q%??}; \
                    s=$(printf %s \"${i#*tool_input}\" 2>/dev/null | tr -s \"[:space:]\" \" \" | \
                    sed -e \"s/$b$b[nrt]/ /g\" -e \"s/[$][A-Za-z0-9_]*/ /g\" -e \"s/:[-=+?]/ /g\"); \
                    n=$(printf %s \"$s\" | sed -e \"s/[$q]//g\"); m=$(printf %s \"$s\" | sed -e \"s/[$b]/ /g\" -e \"s/[$q]//g\")";
 
-/// The built-in guarded list as an extended regular expression without quotes and backslashes.
+/// The built-in guarded list as an extended regular expression, with the variables of [`NET`].
 fn pattern(strict: bool) -> String {
     let commit = strict.then_some("git commit");
     let rules = guarded::DEFAULT.iter().copied().chain(commit).map(|text| {
-        let words: Vec<_> = text.split(' ').map(|word| format!("({word})")).collect();
-        let program = format!("[^a-z0-9_.]{}(.exe|.cmd|.bat)?[^a-z0-9_]", words[0]);
-        let add = |line, word: &String| format!("{line}(.*[^a-z0-9_./-])?{word}[^a-z0-9_./-]");
-        words[1..].iter().fold(program, add)
+        let (program, words) = text.split_once(' ').unwrap_or((text, ""));
+        let words = words.split_whitespace().map(|word| format!("$g({word})$w"));
+        format!("$p({program})$e{}", words.collect::<String>())
     });
     rules.collect::<Vec<_>>().join("|")
 }
@@ -210,7 +210,9 @@ mod tests {
         // Without one of the programs that the net needs.
         for missing in ["awk", "sed", "tr", "grep"] {
             let dir = tempfile::tempdir().expect("a directory");
-            for program in ["awk", "sed", "tr", "grep", "cat"].iter().filter(|program| **program != missing) {
+            for program in
+                ["awk", "sed", "tr", "grep", "cat", "sh"].iter().filter(|program| **program != missing)
+            {
                 let found = ["/usr/bin", "/bin"]
                     .map(|at| Path::new(at).join(program))
                     .into_iter()
