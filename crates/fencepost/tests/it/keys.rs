@@ -33,6 +33,17 @@ async fn until(fleet: &Fleet, waiting: u64) {
 }
 
 on_both! {
+    async fn the_digests_of_live_keys_are_those_of_their_secrets(world: World) {
+        let mut secrets = Vec::new();
+        for name in ["c", "b", "a"] {
+            secrets.push(world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap().secret);
+        }
+        world.fleet.call(key::Revoke::new("b")).await.unwrap();
+        let [c, _, a] = [0, 1, 2].map(|n| key::digest(&secrets[n]));
+        assert_eq!(world.fleet.live_keys(10).await.unwrap(), [a.clone(), c]);
+        assert_eq!(world.fleet.live_keys(1).await.unwrap(), [a]);
+    }
+
     async fn revoked_keys_are_pruned(world: World) {
         for name in ["one", "two", "three"] {
             world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap();
