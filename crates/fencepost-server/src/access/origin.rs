@@ -60,14 +60,26 @@ impl Names {
     }
 
     fn check_host(&self, host: &Authority) -> Result<()> {
-        let name = host.host().to_ascii_lowercase();
+        let unknown = |name: &str| {
+            Error::new(Code::Forbidden, format!("this server does not answer to the name `{name}`"))
+        };
+        let Some(name) = name(host).map(str::to_ascii_lowercase) else {
+            return Err(unknown(host.as_str()).hint("send only the name or the address, and the port"));
+        };
         let is_address = || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         if self.names.contains(&name) || (self.any_address && is_address()) {
             return Ok(());
         }
-        Err(Error::new(Code::Forbidden, format!("this server does not answer to the name `{name}`"))
-            .hint(format!("fence serve --name {name} adds the name")))
+        Err(unknown(&name).hint(format!("fence serve --name {name} adds the name")))
     }
+}
+
+/// The name or the address in a Host, which is `NAME` or `NAME:PORT`. `None` for more than that: [`Authority`] also takes
+/// `evil.example@NAME`, `[::1]evil.example` and `NAME:evil.example`, and a program in between may read another name there.
+fn name(host: &Authority) -> Option<&str> {
+    let rest = host.as_str().strip_prefix(host.host())?;
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then(|| host.host())
 }
 
 /// Refuses a repeated header. This server reads one value; a program in between may read the other.
