@@ -3,10 +3,10 @@
 //! A web page open in a browser on this machine must not reach the server. Its owner can point a name at this machine,
 //! so the Host must be ours. It can also send a form across sites, so the Origin must be ours.
 
-use crate::http::{AGENT, RUN};
+use crate::http::{AGENT, RUN, response::Refusal};
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderName, header, uri::Authority},
+    http::{HeaderMap, HeaderName, StatusCode, header, uri::Authority},
 };
 use fencepost::{Code, Error, Result};
 use std::net::IpAddr;
@@ -52,11 +52,11 @@ impl Names {
         Self { names, any_address: listen.is_unspecified() }
     }
 
-    /// Refuses a Host or an Origin that is not this server.
-    pub fn check(&self, request: &Request) -> Result<()> {
+    /// Refuses a Host or an Origin that is not this server. A foreign Host gets 421, "misdirected request".
+    pub fn check(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request)?;
-        self.check_host(&host)?;
-        check_origin(request.headers(), &host)
+        self.check_host(&host).map_err(|e| Refusal::new(StatusCode::MISDIRECTED_REQUEST, e))?;
+        Ok(check_origin(request.headers(), &host)?)
     }
 
     fn check_host(&self, host: &Authority) -> Result<()> {
