@@ -46,6 +46,7 @@ mod serve;
 mod served_docs;
 mod settings;
 mod setup;
+mod setup_others;
 mod spend;
 mod storm_example;
 mod storm_servers;

@@ -3,6 +3,7 @@
 //! `sh -c 'CODE' FENCE hook EVENT --client CLIENT`: in the code `$0` is the program and `"$@"` the rest. It has neither single quotes nor
 //! backslashes, so that every shell that a client may use takes it as one word, and so that it reads the same in JSON and TOML.
 
+use super::own_hook::MARK;
 use crate::guarded;
 
 /// Finds the program: the installed one, else by PATH. Clients with a window may have a short PATH.
@@ -16,7 +17,7 @@ pub fn guard(program: &str, strict: bool) -> String {
     // Of the input only the part after `tool_input`: the path of the project may contain a word. Clients ignore an exit 2 without a
     // message, and let a command pass when the hook takes too long, so that we must give up first.
     let code = format!(
-        "i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout -k 2 20\"; c=127; o=; \
+        "{MARK}i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout -k 2 20\"; c=127; o=; \
          if command -v \"$f\" >/dev/null 2>&1; then o=$(printf %s \"$i\" 2>/dev/null | $t \"$f\" \"$@\"); c=$?; fi; \
          if [ $c -eq 0 ] || {{ [ $c -eq 2 ] && [ -n \"$o\" ]; }}; then printf %s \"$o\"; exit $c; fi; {NET}; \
          printf %s \" $n $n $m $m \" 2>/dev/null | grep -Eqi \"{}\"; [ $? -eq 1 ] && [ -n \"$q\" ] && [ -n \"$n$m\" ] && exit 0; \
@@ -50,7 +51,7 @@ fn pattern(strict: bool) -> String {
 /// Calls fence, and passes on its output and a refusal. It never fails otherwise.
 pub fn quiet(program: &str) -> String {
     let code = format!(
-        "{FIND}; command -v \"$f\" >/dev/null 2>&1 || exit 0; o=$(\"$f\" \"$@\"); c=$?; printf %s \"$o\"; \
+        "{MARK}{FIND}; command -v \"$f\" >/dev/null 2>&1 || exit 0; o=$(\"$f\" \"$@\"); c=$?; printf %s \"$o\"; \
          [ $c -eq 2 ] && [ -n \"$o\" ] && exit 2; exit 0"
     );
     format!("sh -c '{code}' {program}")
