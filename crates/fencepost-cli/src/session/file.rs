@@ -60,27 +60,28 @@ impl Locked {
     }
 }
 
-/// The record that counts, and its run: the first of these runs that ever held a claim, else the last. It is read without a lock.
-pub fn known(runs: &[String]) -> (String, Session) {
-    let directory = recorded::directory().ok();
-    let read = |run: &String| directory.as_ref().and_then(|directory| parse(directory, &name(run)));
-    let mut records = runs.iter().map(|run| (run.clone(), read(run).unwrap_or_default()));
-    let mut last = Default::default();
-    records
-        .find_map(|record| match record.1.is_blank() {
-            true => {
-                last = record;
-                None
-            }
-            false => Some(record),
-        })
-        .unwrap_or(last)
+/// The record that counts for an event.
+#[derive(Debug, Default)]
+pub struct Known {
+    pub run: String,
+    pub session: Session,
+    /// A person lifted the guard of one of the runs.
+    pub is_lifted: bool,
 }
 
-/// Did a person lift the guard of one of these runs?
-pub fn is_lifted(runs: &[String], now: Time) -> bool {
-    let Ok(directory) = recorded::directory() else { return false };
-    runs.iter().filter_map(|run| parse(&directory, &name(run))).any(|session| session.is_lifted(now))
+/// Reads the records of these runs, without a lock. The first that ever held a claim counts, else the last.
+pub fn known(runs: &[String], now: Time) -> Known {
+    let directory = recorded::directory().ok();
+    let mut known = Known::default();
+    for run in runs {
+        let session =
+            directory.as_ref().and_then(|directory| parse(directory, &name(run))).unwrap_or_default();
+        known.is_lifted |= session.is_lifted(now);
+        if known.session.is_blank() {
+            (known.run, known.session) = (run.clone(), session);
+        }
+    }
+    known
 }
 
 /// The session of this run acknowledges what it lost.

@@ -5,7 +5,7 @@ use super::super::hook::refreshed;
 use crate::{
     context::Context,
     environment::variable,
-    session::{self, Lost, Standing},
+    session::{self, Known, Lost, Standing},
 };
 use fencepost::{Code, Error, Result, Token};
 
@@ -16,12 +16,11 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     let runs = session::runs(context);
     // A person lifts the guard of the whole session.
     let Some(session) = runs.last() else { return Ok(None) };
-    let (run, mut record) = session::known(&runs);
+    let now = context.terminal.now();
+    let Known { run, session: mut record, is_lifted } = session::known(&runs, now);
     if !context.location()?.is_there() && record.fleet.is_none() {
         return Ok(None);
     }
-    let now = context.terminal.now();
-    let is_lifted = session::is_lifted(&runs, now);
     let asked = refreshed(context, &run).await;
     let unknown = match asked {
         Ok(answered) => {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     guarded::{self, Found},
-    session::{self, Session, Standing},
+    session::{self, Known, Session, Standing},
     settings::without_password,
 };
 use fencepost::{Code, Error, Result, Token, claim};
@@ -38,13 +38,10 @@ impl Call<'_> {
             Tool::Unknown(_) | Tool::Writes => None,
         };
         let passes = || Ok(line.map_or(Reply::Silent, |line| self.in_run(line)));
-        let rules = self.hook.rules();
-        // A list that cannot be read blocks the commands of the built-in one.
-        let built_in = guarded::Rules::default();
-        let found = find(&tool, rules.as_ref().unwrap_or(&built_in));
-        if let (Err(error), Some(_)) = (&rules, &found) {
-            return Ok(Reply::Deny(format!("fence: {}. A person can correct it", error.message())));
-        }
+        let found = match self.find(&tool) {
+            Ok(found) => found,
+            Err(refused) => return Ok(refused),
+        };
         let plain = line.and_then(plain_fence);
         if let Some(words) = plain.filter(|_| found.is_none()) {
             if words.get(1).is_some_and(|verb| verb == "ack") {
@@ -53,7 +50,7 @@ impl Call<'_> {
             return passes();
         }
         let now = self.context.terminal.now();
-        let (run, mut record) = self.known();
+        let Known { run, session: mut record, is_lifted } = session::known(&self.runs(), now);
         let is_in_doubt = found.is_some() || record.is_stale(now);
         let unknown = if is_in_doubt { self.ask(&run, &mut record).await.err() } else { None };
         // It never held a claim, and this is nobody's fleet.
@@ -76,7 +73,7 @@ impl Call<'_> {
             session: &self.session_run(),
             standing: &standing,
             unknown: unknown.as_ref(),
-            is_lifted: session::is_lifted(&self.runs(), now),
+            is_lifted,
             is_strict: self.hook.strict,
             by_mcp: self.hook.mcp,
             holder: &holder,
@@ -171,13 +168,22 @@ impl Call<'_> {
         input.insert("command".into(), format!("export FENCE_RUN={run}; {command}").into());
         Reply::Change(input.into())
     }
-}
 
-/// The guarded command that the tool names.
-fn find(tool: &Tool, rules: &guarded::Rules) -> Option<Found> {
-    match tool {
-        Tool::Shell(line) => guarded::find(line, rules),
-        Tool::Unknown(text) => rules.named_in(text),
-        Tool::Own | Tool::Writes | Tool::Reads => None,
+    /// The guarded command that the tool names. A list that cannot be read blocks the commands of the built-in one.
+    fn find(&self, tool: &Tool) -> Result<Option<Found>, Reply> {
+        let find = |rules: &guarded::Rules| match tool {
+            Tool::Shell(line) => guarded::find(line, rules),
+            Tool::Unknown(text) => rules.named_in(text),
+            Tool::Own | Tool::Writes | Tool::Reads => None,
+        };
+        if matches!(tool, Tool::Writes) {
+            return Ok(None);
+        }
+        let wrong =
+            |error: Error| Reply::Deny(format!("fence: {}. A person can correct it", error.message()));
+        match self.hook.rules() {
+            Ok(rules) => Ok(find(&rules)),
+            Err(error) => find(&guarded::Rules::default()).map_or(Ok(None), |_| Err(wrong(error))),
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Asks the fleet which claims of a session are alive, and records what it says.
 
-use super::{Call, soon};
+use super::soon;
 use crate::{
     context::Context,
-    session::{Ended, Held, Locked, Loss, Lost, Session, known},
+    session::{Ended, Held, Locked, Loss, Lost, Session},
 };
 use fencepost::{Result, Time, claim, run};
 use fencepost_client::Connection;
@@ -80,11 +80,4 @@ pub async fn refreshed(context: &Context, run: &str) -> Result<Session> {
         let _ = locked.save(now);
     }
     asked.map(|()| session)
-}
-
-impl Call<'_> {
-    /// The run whose record counts, and the record. A subagent with claims of its own stands for itself.
-    pub(super) fn known(&self) -> (String, Session) {
-        known(&self.runs())
-    }
 }
