@@ -183,14 +183,14 @@ impl Call<'_> {
     }
 }
 
-/// The claims of these runs. Locks are not work.
+/// The claims of these runs. Locks and effects are not work.
 async fn claims(fleet: &Connection, runs: &[String]) -> Result<Vec<claim::Claim>> {
     let mut claims = Vec::new();
     for run in runs {
         let list = claim::List { run: Some(run.clone()), limit: None };
         claims.extend(soon(fleet.call(list)).await?.claims);
     }
-    claims.retain(|claim| !claim.resource.starts_with("lock/"));
+    claims.retain(|claim| !claim.resource.starts_with("lock/") && !claim.resource.starts_with("once/"));
     Ok(claims)
 }
 
