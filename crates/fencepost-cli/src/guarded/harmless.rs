@@ -20,7 +20,7 @@ const SUBCOMMANDS: [(&str, &str); 3] = [
 ];
 /// Options with which these programs run another one, or give its text to a variable.
 const RUNNING_OPTIONS: [(&str, &str); 4] = [
-    ("git", "-O --open-files-in-pager --ext-diff"),
+    ("git", "-O --open --ext-diff --output"),
     ("man", "-P --pager -H --html"),
     ("printf", "-v"),
     ("rg", "--pre --hostname-bin"),
@@ -30,10 +30,10 @@ const GH_TEXT: &str = "--body -b --title -t --notes -n --comment -c --subject --
 /// Programs that run nothing of what they read from a pipe.
 const SINKS: &str =
     "cat col column cut egrep fgrep fold grep head jq less more nl rg sort tail tee tr uniq wc";
-/// Programs that run a file.
-const RUNNERS: &str = "sh bash zsh dash ksh source . eval xargs env exec sudo";
+/// Other commands that run nothing that was written before.
+const CALM: &str = "[ } break chmod continue done exit export fi for mkdir rm set test touch true";
 /// They change the meaning of the line's other commands.
-const UNKNOWN: &str = "case function alias enable hash coproc";
+const UNKNOWN: &str = "alias case coproc enable eval function hash";
 /// Commands of fence that run another one, or are guarded.
 const FENCE_RUNS: &str = "demo guard lift lock loop once work";
 
@@ -47,8 +47,7 @@ fn of(list: &[(&str, &'static str)], program: &str) -> &'static str {
 
 /// The line without what is proven harmless. A command that is guarded itself never is.
 pub fn removed(line: &str, rules: &Rules) -> String {
-    let is_guarded = |command: &Command| rules.guard(command.word(0), subcommand(command));
-    let mut spans = Line::parse(line).map(|line| proven(line, is_guarded)).unwrap_or_default();
+    let mut spans = Line::parse(line).map(|line| proven(line, rules)).unwrap_or_default();
     spans.sort_by_key(|span| span.start);
     let (mut out, mut from) = (String::new(), 0);
     for span in spans {
@@ -60,22 +59,21 @@ pub fn removed(line: &str, rules: &Rules) -> String {
 }
 
 /// The spans of the line that only are text.
-fn proven(line: Line<'_>, is_guarded: impl Fn(&Command) -> bool) -> Vec<Range<usize>> {
+fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
     let commands = &line.commands;
     if commands.iter().any(|command| is_in(UNKNOWN, command.word(0))) {
         return Vec::new();
     }
-    let is_runner = |command: &Command| is_in(RUNNERS, command.word(0)) && command.word(1) != "-n";
-    let runs_files = commands.iter().any(|command| is_runner(command) || command.word(0).contains('/'));
+    let writes = line.writes || commands.iter().any(writes);
     let is_read = line.is_used || commands.iter().any(|command| command.is_piped && !is_sink(command));
+    let is_only_shown = !is_read && (!writes || commands.iter().all(is_calm));
     let mut spans = line.comments;
     for command in commands.iter().filter(|command| !command.is_nested && command.is_plain()) {
-        let is_written = command.writes || command.word(0) == "tee";
-        let is_only_shown = !(is_read || is_written && runs_files);
-        if asks_for_help(command) || (is_text(command, is_only_shown) && !is_guarded(command)) {
+        let is_guarded = rules.guard(command.word(0), subcommand(command));
+        if asks_for_help(command, rules) || (is_text(command, is_only_shown) && !is_guarded) {
             let text = command.own().iter().filter(|word| word.kind < Kind::Runs);
             spans.extend(text.map(|word| word.span.clone()).chain(command.documents.iter().cloned()));
-        } else if command.word(0) == "gh" {
+        } else if command.word(0) == "gh" && is_in("issue pr release", command.word(1)) {
             let is_text = |pair: &&[Word]| is_in(GH_TEXT, &pair[0].text) && pair[1].kind < Kind::Runs;
             let values = command.own().windows(2).filter(is_text);
             spans.extend(values.map(|pair| pair[1].span.clone()).chain(command.documents.iter().cloned()));
@@ -84,11 +82,30 @@ fn proven(line: Line<'_>, is_guarded: impl Fn(&Command) -> bool) -> Vec<Range<us
     spans
 }
 
+/// Does the command write a file without a redirection?
+fn writes(command: &Command) -> bool {
+    let starts = |option: &str| command.own().iter().any(|word| word.text.starts_with(option));
+    is_in("apply_patch tee", command.word(0)) || (command.word(0) == "sed" && starts("-i")) || starts("-o")
+}
+
+/// Does the command run nothing that the line wrote?
+fn is_calm(command: &Command) -> bool {
+    let program = command.word(0);
+    let only_checks = match command.word(1) {
+        "-n" => is_in("bash sh zsh", program),
+        flag => is_in("node python python3", program) && is_in("-c -e", flag),
+    };
+    let is_listed =
+        is_in(TEXT, program) || is_in(SINKS, program) || is_in(CALM, program) || program == "fence";
+    command.own().is_empty() || command.is_plain() && (only_checks || is_listed || has_subcommand(command))
+}
+
 /// Does the command run nothing of what it reads from a pipe?
 fn is_sink(command: &Command) -> bool {
-    let run_by_xargs = command.own().iter().skip(1).find(|word| !word.text.starts_with('-'));
-    is_in(SINKS, command.word(0))
-        || (command.word(0) == "xargs" && run_by_xargs.is_some_and(|word| is_in(SINKS, &word.text)))
+    let mut by_xargs = command.words.iter().skip(1).filter(|word| !is_in("-0 -r -t", &word.text));
+    let runs_text =
+        command.word(0) == "xargs" && by_xargs.next().is_some_and(|word| is_in(SINKS, &word.text));
+    command.words.len() == command.own().len() && (is_in(SINKS, command.word(0)) || runs_text)
 }
 
 /// The word after the program and after the options of git that need no look.
@@ -100,6 +117,10 @@ fn subcommand(command: &Command) -> &str {
     }
 }
 
+fn has_subcommand(command: &Command) -> bool {
+    is_in(of(&SUBCOMMANDS, command.word(0)), subcommand(command))
+}
+
 /// Are all words of the command text? `is_only_shown`: nothing runs what the command prints.
 fn is_text(command: &Command, is_only_shown: bool) -> bool {
     let program = command.word(0);
@@ -108,21 +129,24 @@ fn is_text(command: &Command, is_only_shown: bool) -> bool {
     let is_harmless = |word: &Word| word.kind == Kind::Bare || is_substitution(&word.text);
     match (program, subcommand(command)) {
         _ if runs => false,
-        ("fence", _) => !command.own().iter().any(|word| is_in(FENCE_RUNS, &word.text)),
+        ("fence", _) => {
+            let is_known = command.own().get(1).is_some_and(|word| word.kind == Kind::Bare);
+            is_known && !command.own().iter().any(|word| is_in(FENCE_RUNS, &word.text))
+        }
         // They do not print their message.
         ("git", "commit" | "stash" | "tag") => true,
         ("sed", _) => is_only_shown && command.own()[1..].iter().all(is_harmless),
-        (_, subcommand) => {
-            is_only_shown && (is_in(TEXT, program) || is_in(of(&SUBCOMMANDS, program), subcommand))
-        }
+        _ => is_only_shown && (is_in(TEXT, program) || has_subcommand(command)),
     }
 }
 
-/// Does it only print its usage?
-fn asks_for_help(command: &Command) -> bool {
-    let (own, is_run) = (command.own(), is_in(RUNNERS, command.word(0)));
-    let is_last = own.last().is_some_and(|word| is_in("--help -h", &word.text));
-    is_last && !is_run && own.len() <= 5 && own.iter().all(|word| word.kind == Kind::Bare)
+/// Does a guarded program only print its usage?
+fn asks_for_help(command: &Command, rules: &Rules) -> bool {
+    let Some((last, words)) = command.own().split_last() else { return false };
+    let is_bare = |word: &Word| word.kind == Kind::Bare && !word.text.starts_with('-');
+    is_in("--help -h", &last.text)
+        && words.iter().all(is_bare)
+        && rules.guard(command.word(0), command.word(1))
 }
 
 /// `s/one/other/g`: with the flag `e`, sed runs what it wrote.

@@ -41,8 +41,6 @@ pub struct Command {
     pub words: Vec<Word>,
     /// Its here-documents.
     pub documents: Vec<Range<usize>>,
-    /// Its output goes to a file.
-    pub writes: bool,
     /// It stands in a substitution, which uses its output.
     pub is_nested: bool,
     /// It reads a pipe.
@@ -78,12 +76,14 @@ pub struct Line<'a> {
     depth: usize,
     pub commands: Vec<Command>,
     pub comments: Vec<Range<usize>>,
-    /// The ends and the commands of here-documents whose text comes after the end of this line.
-    awaited: Vec<(Word, usize)>,
+    /// Here-documents whose text comes after the end of this line: the end, the command, and whether tabs before the end count.
+    awaited: Vec<(Word, usize, bool)>,
     /// The next command reads a pipe.
     piped: bool,
     /// A list of commands or a substitution reads what other commands print.
     pub is_used: bool,
+    /// Some output goes to a file.
+    pub writes: bool,
 }
 
 impl<'a> Line<'a> {
@@ -137,8 +137,8 @@ impl<'a> Line<'a> {
                     own = self.begin(is_nested);
                 }
                 Some('(') => {
-                    // Behind a word it is an array, or the definition of a function.
-                    self.commands[own].own().is_empty().then_some(())?;
+                    // Behind a word it is an array, or the definition of a function; two are arithmetic.
+                    (self.commands[own].own().is_empty() && !self.rest().starts_with("((")).then_some(())?;
                     self.is_used |= std::mem::take(&mut self.piped);
                     self.substitution(is_nested)?;
                 }
@@ -181,23 +181,26 @@ impl<'a> Line<'a> {
             self.at = from;
             return Some(false);
         }
+        ["<", ">", ">>", "<<", "<<<", "<>", "<&", ">&", "&>", "&>>"].contains(&operator).then_some(())?;
         if self.rest().starts_with('(') {
             // A command reads or writes what the others print.
             self.is_used = true;
             return self.substitution(true).map(|()| true);
         }
         if operator.ends_with('&') && self.skip("-") {
-            return Some(true);
+            return self.rest().starts_with([' ', '\n', ';']).then_some(true);
         }
-        let _ = self.skip("|") || (operator == "<<" && self.skip("-"));
+        let strips_tabs = operator == "<<" && self.skip("-");
+        self.skip("|");
         self.skip_while(|c| c == ' ' || c == '\t');
         let operand = self.word()?;
         if operator == "<<" {
-            self.awaited.push((operand, own));
+            (operand.kind <= Kind::Quoted).then_some(())?;
+            self.awaited.push((operand, own, strips_tabs));
             return Some(true);
         }
         let is_copy = operator.ends_with('&') && operand.text.chars().all(|c| c.is_ascii_digit());
-        self.commands[own].writes |= operator.contains('>') && !is_copy && operand.text != "/dev/null";
+        self.writes |= operator.contains('>') && !is_copy && operand.text != "/dev/null";
         self.commands[own].is_unknown |= operand.kind == Kind::Runs;
         Some(true)
     }
@@ -205,14 +208,17 @@ impl<'a> Line<'a> {
     /// The texts of the here-documents that were announced in the line before.
     fn documents(&mut self) -> Option<()> {
         self.skip("\n");
-        for (end, command) in std::mem::take(&mut self.awaited) {
-            let from = self.at;
-            let mut before = self.at;
-            while self.skip_while(|c| c != '\n').trim_start_matches('\t') != end.text {
+        for (end, command, strips_tabs) in std::mem::take(&mut self.awaited) {
+            let (from, mut before) = (self.at, self.at);
+            loop {
+                let line = self.skip_while(|c| c != '\n');
+                if end.text == if strips_tabs { line.trim_start_matches('\t') } else { line } {
+                    break;
+                }
                 self.skip("\n").then_some(())?;
                 before = self.at;
             }
-            let expands = end.kind == Kind::Bare && self.text[from..before].contains(['`', '$']);
+            let expands = end.kind == Kind::Bare && self.text[from..before].contains(['`', '$', '\\']);
             self.commands[command].is_unknown |= expands;
             self.commands[command].documents.push(from..before);
         }

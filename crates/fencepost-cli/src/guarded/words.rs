@@ -8,14 +8,20 @@ pub struct Word {
     pub is_program: bool,
 }
 
-/// The words of the line, read in several ways: a backslash quotes (`pu\sh`), separates the parts of a path, or begins `\n`.
+/// The words of the line, read in several ways: a backslash quotes (`pu\sh`), separates the parts of a path, or begins `\n`; quotes join
+/// what stands around them, or separate as in other languages (`f'git push'`).
 pub fn readings(line: &str) -> Vec<Vec<Word>> {
-    let joined = line.replace("\\\r\n", " ").replace("\\\n", " ");
-    if !joined.contains('\\') {
-        return vec![words(&joined)];
+    let is_quote = |c: char| c == '\'' || c == '"';
+    let breaks =
+        ["\\\n", "\\n", "\\t", "\\r"].iter().fold(line.to_owned(), |text, escape| text.replace(escape, " "));
+    let mut readings = vec![words(&line.replace("\\\n", "").replace('\\', ""))];
+    if line.contains('\\') {
+        readings.extend([words(&breaks.replace('\\', "/")), words(&breaks)]);
     }
-    let breaks = ["\\n", "\\t", "\\r"].iter().fold(joined.clone(), |text, escape| text.replace(escape, " "));
-    vec![words(&joined.replace('\\', "")), words(&joined.replace('\\', "/")), words(&breaks)]
+    if line.contains(is_quote) {
+        readings.push(words(&breaks.replace(is_quote, " ")));
+    }
+    readings
 }
 
 fn words(line: &str) -> Vec<Word> {
@@ -34,7 +40,8 @@ fn words(line: &str) -> Vec<Word> {
 }
 
 fn add(word: &str, words: &mut Vec<Word>) {
-    let name = word.rsplit('/').next().unwrap_or(word);
+    let word = word.trim_end_matches('+');
+    let name = word.rsplit('/').next().unwrap_or(word).trim_start_matches(['-', '+']);
     let short = [".exe", ".cmd", ".bat"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
     words.push(Word { text: short.to_owned(), is_program: true });
     // `git-push` in git's own directory is `git push`.
@@ -42,7 +49,9 @@ fn add(word: &str, words: &mut Vec<Word>) {
         words.push(Word { text: "git".into(), is_program: true });
         words.push(Word { text: verb.to_owned(), is_program: false });
     }
-    words.push(Word { text: word.to_owned(), is_program: false });
+    // `s/x/git push/e`, but neither `docs/push` nor the directory `push/`.
+    let first = word.split_once('/').map_or("", |(first, rest)| if rest.is_empty() { "" } else { first });
+    words.extend([first, word].map(|text| Word { text: text.to_owned(), is_program: false }));
 }
 
 /// Without quotes, which join what stands around them, and without `$NAME`, which separates.

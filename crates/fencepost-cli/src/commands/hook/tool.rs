@@ -1,7 +1,7 @@
 //! Which kind of tool a client is about to call. The names are those of Claude Code 2.1 and Codex 0.169.
 
 use super::Input;
-use crate::guarded::shell::{Kind, Line};
+use crate::guarded::shell::{Kind, Line, Word};
 use serde_json::Value;
 
 /// Tools that run a command line.
@@ -42,6 +42,10 @@ impl Tool {
             return if reads.iter().any(is_listed) { Tool::Reads } else { Tool::Writes };
         }
         let given = input.tool_input.as_ref().unwrap_or(&Value::Null);
+        // Its grammar is another one, and nothing can be proven in it.
+        if name == "PowerShell" {
+            return Tool::Unknown(texts(given));
+        }
         match (given.get("command"), given.get("cmd")) {
             (Some(Value::String(line)), None) | (None, Some(Value::String(line))) => {
                 Tool::Shell(line.clone())
@@ -52,16 +56,18 @@ impl Tool {
     }
 }
 
-/// Commands of fence that run another one. `fence guard` is none of them: it refuses by itself after a loss.
-const RUNNERS: [&str; 5] = ["lock", "once", "work", "loop", "demo"];
+/// Commands of fence that run another one. `fence guard` refuses by itself after a loss, but not for the token of another session.
+const RUNNERS: [&str; 6] = ["lock", "once", "work", "loop", "demo", "--"];
 
 /// The words of a line that is one plain `fence` command, and runs no other command.
 pub fn plain_fence(line: &str) -> Option<Vec<String>> {
     let parsed = Line::parse(line)?;
     let [command] = parsed.commands.as_slice() else { return None };
     let runs = |text: &str| RUNNERS.contains(&text);
-    let is_literal = command.words.iter().all(|word| word.kind <= Kind::Quoted && !runs(&word.text));
-    let is_plain = command.is_plain() && command.word(0) == "fence" && !command.writes && is_literal;
+    let is_pattern = |word: &Word| word.kind == Kind::Bare && word.text.contains(['{', '*', '?', '[', '~']);
+    let is_literal = |word: &Word| word.kind <= Kind::Quoted && !runs(&word.text) && !is_pattern(word);
+    let is_plain = command.is_plain() && command.word(0) == "fence" && !parsed.writes;
+    let is_plain = is_plain && command.words.iter().all(is_literal);
     is_plain.then(|| command.words.iter().map(|word| word.text.clone()).collect())
 }
 
@@ -93,7 +99,7 @@ mod tests {
             "fence ack &",
             "fence claim auth-3 --keep",
             "fence done --output 'git push; done'",
-            "fence guard",
+            "fence guard task/auth-3@42",
         ] {
             assert!(plain_fence(line).is_some(), "{line}");
         }
@@ -113,6 +119,11 @@ mod tests {
             "fence work --agent a",
             "fence mail work x",
             "fence loop run x",
+            "fence guard task/auth-3@42 -- rm x",
+            "fence {lock,a,--,rm,x}",
+            "fence status 2&</dev/null rm x",
+            "fence ack 2>&-#; rm x",
+            "fence note <<$X\n$(rm x)\n$X",
             "(fence ack)\nrm x",
             "if fence ack; then rm x; fi",
             "./fence ack",

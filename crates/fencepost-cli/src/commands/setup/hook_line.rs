@@ -29,13 +29,13 @@ pub fn guard(program: &str, strict: bool) -> String {
 }
 
 /// Brings the input into the form that [`pattern`] is for, as `guarded/words.rs` reads a line: in `n` quotes and backslashes join what
-/// stands around them, in `m` backslashes separate. `q` has the three characters, which this code cannot write. Without awk, sed or tr
+/// stands around them, in `m` they separate. `q` has the three characters, which this code cannot write. Without awk, sed or tr
 /// a variable is empty, and all is blocked; without grep, too. `p` and `e` stand around a program, `w` behind a word, and `g` is anything between two.
-const NET: &str = "p=[^a-z0-9_.]; e=\"(.exe|.cmd|.bat)?[^a-z0-9_]\"; w=[^a-z0-9_./-]; g=\"(.*$w)?\"; \
+const NET: &str = "p=[^a-z0-9_.]; e=\"(.exe|.cmd|.bat)?[^a-z0-9_]\"; w=[^a-z0-9_.-]; g=\"(.*[^a-z0-9_./-])?\"; \
                    q=$(awk -v f=%c%c%c \"BEGIN{printf f,92,34,39}\" 2>/dev/null); b=${q%??}; \
                    s=$(printf %s \"${i#*tool_input}\" 2>/dev/null | tr -s \"[:space:]\" \" \" | \
                    sed -e \"s/$b$b[nrt]/ /g\" -e \"s/[$][A-Za-z0-9_]*/ /g\" -e \"s/:[-=+?]/ /g\"); \
-                   n=$(printf %s \"$s\" | sed -e \"s/[$q]//g\"); m=$(printf %s \"$s\" | sed -e \"s/[$b]/ /g\" -e \"s/[$q]//g\")";
+                   n=$(printf %s \"$s\" | sed -e \"s/[$q]//g\"); m=$(printf %s \"$s\" | sed -e \"s/[$q]/ /g\")";
 
 /// The built-in guarded list as an extended regular expression, with the variables of [`NET`].
 fn pattern(strict: bool) -> String {
