@@ -3,7 +3,7 @@
 use super::super::setup::{self, InstalledHook, Scope, State};
 use super::{Finding, ok, problem, warning};
 use crate::context::Context;
-use fencepost::{Code, Error, Result};
+use fencepost::{Code, Error, Result, files};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::{
@@ -11,6 +11,9 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+
+/// The longest settings file that is read.
+const LARGEST: u64 = 64 * 1024 * 1024;
 
 /// One line per hook that guards commands, and one per recipe that is not as this version would write it.
 pub fn findings(context: &Context) -> Vec<Finding> {
@@ -84,10 +87,10 @@ fn trusted(file: &Path, scope: Scope) -> Finding {
     };
     let config = codex_home().map(|home| home.join("config.toml"));
     let config: toml::Table = config
-        .and_then(|file| std::fs::read_to_string(file).ok())
+        .and_then(|file| files::text(file, LARGEST).ok())
         .and_then(|text| text.parse().ok())
         .unwrap_or_default();
-    let Some(hooks) = std::fs::read_to_string(file).ok().and_then(|text| serde_json::from_str(&text).ok())
+    let Some(hooks) = files::text(file, LARGEST).ok().and_then(|text| serde_json::from_str(&text).ok())
     else {
         return problem(format!("{} is not JSON, so Codex reads no hooks from it", file.display()));
     };
