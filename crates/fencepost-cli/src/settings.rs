@@ -94,6 +94,11 @@ impl File {
         Ok(Self { untrusted, ..file })
     }
 
+    /// The file, if it has this setting, whether it is in force or not.
+    pub fn with(&self, key: &str) -> Option<&Path> {
+        self.values.contains_key(key).then_some(&self.path)
+    }
+
     fn read(path: PathBuf, command: &Command) -> Result<Self> {
         let text =
             std::fs::read_to_string(&path).map_err(|e| wrong(&path, format!("it cannot be read: {e}")))?;
