@@ -15,7 +15,7 @@ RUST_FILES = $(or $(wildcard $(shell git ls-files -co --exclude-standard '*.rs' 
 	find crates -name '*.rs')),$(error no Rust files found))
 
 # The files of `make install`. DESTDIR is put before PREFIX, for packages. A BINARY that is given on the command line is
-# installed without a build, because root may have no cargo.
+# installed without a build, because root may have no cargo. Everybody can read the files, whatever the umask: root's may be 077.
 PREFIX = /usr/local
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/fence
 ROOT = $(DESTDIR)$(PREFIX)
@@ -35,12 +35,14 @@ size: ## Show the cold build time, the size of the binary, and its largest group
 
 .PHONY: install
 install: $(if $(filter file,$(origin BINARY)),build) ## Install the binary, completions and manual pages: PREFIX=/usr/local
-	install -d "$(ROOT)/bin" "$(BASH_COMPLETIONS)" "$(ZSH_COMPLETIONS)" "$(FISH_COMPLETIONS)"
+	install -d "$(ROOT)/bin" "$(BASH_COMPLETIONS)" "$(ZSH_COMPLETIONS)" "$(FISH_COMPLETIONS)" "$(MAN_PAGES)"
 	install -m 755 "$(BINARY)" "$(ROOT)/bin/fence"
 	"$(BINARY)" completions bash >"$(BASH_COMPLETIONS)/fence"
 	"$(BINARY)" completions zsh >"$(ZSH_COMPLETIONS)/_fence"
 	"$(BINARY)" completions fish >"$(FISH_COMPLETIONS)/fence.fish"
 	"$(BINARY)" man "$(MAN_PAGES)"
+	chmod 644 "$(BASH_COMPLETIONS)/fence" "$(ZSH_COMPLETIONS)/_fence" "$(FISH_COMPLETIONS)/fence.fish" \
+		"$(MAN_PAGES)"/fence.1 "$(MAN_PAGES)"/fence-*.1
 
 .PHONY: uninstall
 uninstall: ## Remove the files of `make install`; use the same PREFIX
@@ -78,7 +80,7 @@ agents: ## Drive the real Claude Code and Codex with a scripted model (from npm,
 	@scripts/agents $(ARGS)
 
 .PHONY: audit
-audit: ## Check dependencies: licences, bans, sources, known vulnerabilities (cargo-deny, kept under target/)
+audit: ## Check dependencies: licences, bans, sources, known vulnerabilities (cargo-deny, kept under target/); not part of `make check`
 	@scripts/audit
 
 .PHONY: soak

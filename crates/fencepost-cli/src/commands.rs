@@ -61,7 +61,7 @@ commands! {
     }
     "Work" {
         prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
-        done::Done, fail::Fail, release::Release, guard::Guard, hook::Hook, git::Git, lock::Lock, once::Once, mail::Mail, watchdog::Watchdog,
+        done::Done, fail::Fail, release::Release, guard::Guard, ack::Ack, hook::Hook, git::Git, lock::Lock, once::Once, mail::Mail, watchdog::Watchdog,
     }
     "Act for an agent" {
         work::Work, mcp::Mcp, agent::Agent, pause::Pause, resume::Resume, poll::Poll, settle::Settle, inbox::Inbox, channel::Channel,

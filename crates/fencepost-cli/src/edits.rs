@@ -1,7 +1,7 @@
 //! Edits of other programs' settings files: entries of ours go in, and come out again, and every other byte stays.
 //!
 //! All functions are pure: text in, text out. No record of an edit is kept. A file that was committed and cloned, or that others
-//! changed meanwhile, is undone by the same rules: entries are recognised by their value or by a mark in them, and the white
+//! changed meanwhile, is undone by the same rules: entries are recognised by their value or by a text in them, and the white
 //! space around them tells whether we made the container that they are in.
 //!
 //! A text is `None` if there is no file. Problems are texts that continue "`FILE`: …".
@@ -11,7 +11,11 @@ mod json;
 mod jsonc;
 mod toml;
 
-pub use self::{block::Block, json::Json, toml::Toml};
+pub use self::{
+    block::Block,
+    json::{Json, Ours},
+    toml::Toml,
+};
 
 /// The line end of the text: the one that comes first.
 fn newline(text: &str) -> &'static str {

@@ -1,59 +1,38 @@
-//! Whether a line of shell that an agent is about to run contains a guarded command, such as `git push`.
+//! The net: does a line of shell that an agent is about to run name a guarded command, such as `git push`?
 //!
-//! [`find`] looks through separators, subshells, keywords, functions of the line, quotes and escapes, braces, variables
-//! assigned in the line, substitutions, here-documents and pipes into a shell, and programs that run another command
-//! (`sudo`, `env`, `xargs`, `bash -c`, `ssh`, `fence guard … -- …`). A program or subcommand that is not known before
-//! the line runs counts as guarded if the rest of the rule's words match: `git $verb`, `$tool push`. A line that cannot
-//! be parsed counts as guarded if it contains the last word of a rule.
+//! A line is caught if the words of a rule stand in it, anywhere, unless [`harmless`] proves that they only are text: the argument of an
+//! `echo`, the message of a commit. Nothing is executed or expanded. A gap in that proof costs a question, never a push.
 //!
-//! It does not see, and the git fence has to catch, if it is a push: aliases and functions defined elsewhere; scripts
-//! and `make release`; code of other languages (`python -c`); encoded text (`base64 -d | sh`); command lines that
-//! come whole from the environment (`$CMD`, `"$@"`); programs that push by themselves.
-//!
-//! A dry run is guarded like the real command, because its options mean different things to different programs.
-//! `--help` right after the command, and nothing else, is not.
+//! Out of reach are words that are not in the line: `git $verb`, aliases, scripts, `make release`, encoded text. The git fence
+//! refuses those pushes.
 
-mod expand;
-mod look;
-mod parse;
+mod harmless;
 mod rules;
-mod syntax;
+pub mod shell;
 #[cfg(test)]
-mod tests;
-mod word;
-mod wrappers;
-
-use std::cell::Cell;
+pub mod tests;
+mod words;
 
 pub use rules::{DEFAULT, Rules};
 
-/// Longer lines are not parsed.
+/// Nothing is proven about longer lines.
 const MAX_LINE: usize = 256 * 1024;
 
-/// Steps that one line may take, at a few nanoseconds each. A line without tricks takes a few per character.
-const FUEL: usize = 4_000_000;
-
-/// A guarded command in a line.
+/// A guarded command that a line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The rule's text: `git push`.
+    /// The rule's text: `git push|send-pack`.
     pub rule: String,
-    /// The command as it would run, for the message; `…` stands for text that is not known before.
+    /// The words that were found: `git push`.
     pub command: String,
 }
 
-/// The first guarded command that the line runs.
+/// The first rule whose words stand in the line, and are not proven harmless.
 pub fn find(line: &str, rules: &Rules) -> Option<Found> {
-    if line.len() > MAX_LINE || line.contains('\0') {
-        return coarse(line, rules);
+    // Most lines have none of the words, so that nothing has to be proven.
+    let found = rules.named_in(line)?;
+    match line.len() <= MAX_LINE {
+        true => rules.named_in(&harmless::removed(line, rules)),
+        false => Some(found),
     }
-    let fuel = Cell::new(FUEL);
-    let found = look::Look::new(rules, &fuel).text(line, 0, &[]);
-    if found.is_none() && fuel.get() == 0 { coarse(line, rules) } else { found }
-}
-
-fn coarse(text: &str, rules: &Rules) -> Option<Found> {
-    let rule = rules.coarse(text)?.to_owned();
-    let command = text.chars().take(200).filter(|c| *c != '\0').collect();
-    Some(Found { rule, command })
 }

@@ -22,6 +22,7 @@ use crate::{
     location::{DatabaseFile, Location},
     names::digest,
     private_files::{self, Directory, Missing},
+    session,
 };
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
 pub use file::Keeper;
@@ -42,6 +43,9 @@ pub struct Instructions {
     key: Option<String>,
     authority: Option<PathBuf>,
     run: String,
+    /// The records of sessions in which the run's claims are remembered.
+    #[serde(default)]
+    records: Vec<String>,
     database_file: Option<DatabaseFile>,
     directory: PathBuf,
     owner: Owner,
@@ -92,12 +96,17 @@ pub fn owner(context: &Context) -> Result<Owner> {
 
 /// Makes sure that the run of this claim has a keeper, and returns its process id.
 pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
-    let named = context.is_run_named();
-    keep_run(context, owner, claim, named)
+    keep_run(context, owner, claim, context.is_run_named(), session::records(context))
 }
 
 /// The same for a run that is not this process's own. `named`: somebody chose its name, so that other sessions may share it.
-pub fn keep_run(context: &Context, owner: Owner, claim: &Claim, named: bool) -> Result<i32> {
+pub fn keep_run(
+    context: &Context,
+    owner: Owner,
+    claim: &Claim,
+    named: bool,
+    records: Vec<String>,
+) -> Result<i32> {
     let location = context.location()?;
     let directory = make_directory(&location).map_err(|e| unwritable(&location, &e))?;
     let instructions = Instructions {
@@ -105,6 +114,7 @@ pub fn keep_run(context: &Context, owner: Owner, claim: &Claim, named: bool) -> 
         key: context.key(),
         authority: context.authority(),
         run: claim.run.clone(),
+        records,
         database_file: location.database_file(),
         directory: directory.path().to_owned(),
         owner,

@@ -6,7 +6,7 @@
 //! the test `imports_go_down_only` reads the list and the imports.
 //!
 //! - `names`: unique names and digests
-//! - `guarded`: does a shell's command line run a guarded command?
+//! - `guarded`: does a shell's command line name a guarded command?
 //! - `trailer`: the trailer of a git commit that was made under a claim
 //! - `environment`: variables, and the user's directories
 //! - `output`: standard output and standard error, tables, times, colours, untrusted text, progress, help
@@ -18,6 +18,7 @@
 //! - `location`: where the fleet is, and who can read its files
 //! - `context`: shared by all commands: the fleet, the run, the agent, a way to print
 //! - `run_files`: the log and the processes of a run that a worker of this machine started
+//! - `session`: what an agent's session holds, lost and acknowledged
 //! - `keeper`: the process that renews a run while its owner lives
 //! - `worktree`: a git work tree for each attempt at a task, and merging its branch
 //! - `supervise`: a command that runs under a claim
@@ -41,6 +42,7 @@ mod names;
 mod output;
 mod private_files;
 mod run_files;
+mod session;
 mod settings;
 mod supervise;
 mod trailer;

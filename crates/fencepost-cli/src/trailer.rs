@@ -9,7 +9,7 @@ use std::{fmt, str};
 
 const KEY: &str = "Fence";
 /// How many digits of the fleet's id a trailer has.
-const FLEET_DIGITS: usize = 8;
+pub const FLEET_DIGITS: usize = 8;
 /// The longest line that can be a trailer. The board of a task has at most 128 characters.
 pub const LINE_MAX: usize = 256;
 /// The line below which git puts a diff for the person who writes the message.

@@ -21,6 +21,7 @@ const NOTE: (&str, &str) = (
 /// from others, also in fields that are new.
 const FACTS: &[&str] = &[
     "accepted_at",
+    "acknowledged",
     "action",
     "after",
     "agent",

@@ -64,6 +64,12 @@ pub trait Host: Send + Sync + 'static {
         claims: &'h [Claim],
     ) -> BoxFuture<'h, Option<String>>;
 
+    /// The agent acknowledges that its session lost claims. Returns their tokens. A host that is not on the client's machine has no record
+    /// of that: the client's hook writes it when it sees the call.
+    fn acknowledged<'h>(&'h self, _: &'h Call, _: &'h Acting) -> BoxFuture<'h, Result<Vec<String>>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
     /// A call ended a claim.
     fn ended(&self);
 }

@@ -10,7 +10,7 @@ use fencepost::{
     op::{self, AnyOp},
     run,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub struct Session<'c> {
@@ -83,6 +83,11 @@ impl<'c> Session<'c> {
         let reply = self.send(op).await;
         self.host.ended();
         reply
+    }
+
+    /// Tells the host that the agent knows of the claims that its session lost.
+    pub async fn acknowledge(&self) -> Result<Value> {
+        Ok(json!({ "acknowledged": self.host.acknowledged(self.call, &self.acting).await? }))
     }
 
     /// Tells the host of new claims, and the agent if nobody renews them.

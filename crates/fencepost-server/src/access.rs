@@ -81,10 +81,11 @@ impl Access {
         Ok(())
     }
 
-    /// The key with this secret. A secret that the cache does not know counts as a guess until the database knows it:
-    /// few are looked up at a time, and none for an address that guessed wrong too often.
+    /// The key with this secret. Guesses lock out no key: the digests of all keys are in memory. Another secret may be that
+    /// of a key made since they were read, so it is looked up: few at a time, and none for an address that guessed wrong
+    /// too often.
     async fn find_key(&self, fleet: &Fleet, secret: &Secret, peer: Peer) -> Result<Option<Key>> {
-        if self.keys.is_known(secret) {
+        if self.keys.is_known(fleet, secret).await? {
             return self.keys.find(fleet, secret).await;
         }
         let _turn = self.keys.guess().await;

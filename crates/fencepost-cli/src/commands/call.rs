@@ -1,7 +1,7 @@
-use super::text;
+use super::{lift, text};
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Result, op};
+use fencepost::{Op, Result, op, run};
 use std::process::ExitCode;
 
 /// Call any op of the engine by its name, with its request as JSON
@@ -24,7 +24,9 @@ pub struct Call {
 impl Call {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Some(name) = self.name else { return list(context) };
-        op::find(&name)?;
+        if op::find(&name)?.name == run::Lift::NAME {
+            lift::check_person()?;
+        }
         let reply = context.connection().await?.call_by_name(&name, &text(self.request)?).await?;
         match context.json() {
             true => context.print_json(&reply.to_string()),

@@ -1,5 +1,5 @@
-use super::{duration, hook::session, wait_reason};
-use crate::{context::Context, environment::sandbox, keeper, output::tasks::claimed};
+use super::{duration, wait_reason};
+use crate::{context::Context, environment::sandbox, keeper, output::tasks::claimed, session};
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, task};
 use std::process::ExitCode;

@@ -26,8 +26,9 @@ use std::{
 ///
 /// It checks the database, the promises against the stored data, the schema, the durability, the clocks, the location of the fleet,
 /// your run, the permissions of the files, whether a backup exists that git clean does not delete, files that dead keepers left
-/// behind (which it removes), the hooks of Claude Code and Codex, which it fires, and the wake-ups: alarms, an open breaker, servers whose
-/// environment differs. Exits 1 if there is a problem, and 0 if there are only warnings.
+/// behind (which it removes), the hooks of Claude Code and Codex, and the wake-ups: alarms, an open breaker, servers whose environment
+/// differs. It runs no hook from a settings file: it compares it with its own, and runs that one. Exits 1 if there is a problem, and 0
+/// if there are only warnings.
 ///
 /// Examples:
 ///   fence doctor
@@ -82,7 +83,7 @@ impl Doctor {
             }
         }
         findings.push(ok("run", format!("{}: {}", context.run(), context.identity().reason.describe())));
-        findings.extend(clients::findings(context));
+        findings.extend(clients::findings(context).await);
         findings.extend(work_tree());
         findings.extend(location.ok().as_ref().and_then(copy));
         context.print(&findings, |findings| {

@@ -1,35 +1,38 @@
 //! The hooks of agents' clients. A client starts `fence hook EVENT` and gives it JSON on standard input; the reply is JSON on
 //! standard output, in the form that Claude Code and Codex read.
 //!
-//! Only `pre-tool-use` can block a command, and it blocks a guarded one whenever it cannot tell that the session may run it. The
-//! other events never fail: a client would show the error to its user at every step.
+//! Only `pre-tool-use` can block a tool. It blocks all that write or run while the session has lost its claim, and a guarded command
+//! whenever it cannot tell that the session may run it. The other events never fail: a client would show the error to its user at
+//! every step.
 
 mod input;
 mod post_tool_use;
 mod pre_tool_use;
+mod refresh;
 mod reply;
 mod rule;
-pub mod session;
 mod session_end;
 mod session_start;
 mod stop;
 mod teammate_idle;
+mod tool;
 mod user_prompt_submit;
 
-use crate::{context::Context, environment::variable, guarded};
+use crate::{context::Context, environment::variable, guarded, output::untrusted};
 use clap::{Args, ValueEnum};
-use fencepost::{Code, Error, Millis, Result, claim, run};
+use fencepost::{Code, Error, Millis, Result, claim};
 use fencepost_client::Connection;
 pub use input::Input;
+pub use refresh::refreshed;
 use reply::Reply;
-pub use rule::Standing;
 use std::process::ExitCode;
 
 /// Answer a hook of Claude Code or Codex: `fence setup` installs it
 ///
-/// The client gives the event as JSON on standard input. A command on the guarded list passes only while the session holds a live claim; a
-/// session that never claimed is told, and not blocked. If the fleet does not answer within 8 seconds (FENCE_HOOK_TIMEOUT), the command is
-/// blocked. A person lifts the guard of a session with fence lift.
+/// The client gives the event as JSON on standard input. While the session has a lost claim that it has not acknowledged (fence ack), all
+/// tools that write or run are blocked. Otherwise a command on the guarded list passes under a live claim; a session that never claimed is
+/// told, and not blocked. If the fleet does not answer within 8 seconds (FENCE_HOOK_TIMEOUT), guarded commands are blocked. A person lifts
+/// the guard of a session with fence lift.
 ///
 /// Examples:
 ///   fence hook pre-tool-use --client claude <event.json
@@ -46,7 +49,7 @@ pub struct Hook {
     /// The session uses the tools of fence mcp: name them in hints
     #[arg(long)]
     mcp: bool,
-    /// Also block sessions that never claimed, and guard git commit
+    /// Also block guarded commands of sessions that never claimed or completed their claim, and guard git commit
     #[arg(long, env = "FENCE_HOOK_STRICT", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     strict: bool,
     /// A guarded command, such as "kubectl apply|delete"; replaces the built-in list
@@ -58,6 +61,15 @@ pub struct Hook {
         value_delimiter = ','
     )]
     guard: Vec<String>,
+    /// A tool of another MCP server that only reads, such as "mcp__github__get_*"; it passes also after a lost claim
+    #[arg(
+        long,
+        value_name = "TOOL",
+        env = "FENCE_HOOK_READS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    reads: Vec<String>,
     /// Show only tasks of this board
     #[arg(long)]
     board: Option<String>,
@@ -171,14 +183,14 @@ impl Call<'_> {
     }
 }
 
-/// The claims of these runs. Locks are not work.
+/// The claims of these runs. Locks and effects are not work.
 async fn claims(fleet: &Connection, runs: &[String]) -> Result<Vec<claim::Claim>> {
     let mut claims = Vec::new();
     for run in runs {
         let list = claim::List { run: Some(run.clone()), limit: None };
         claims.extend(soon(fleet.call(list)).await?.claims);
     }
-    claims.retain(|claim| !claim.resource.starts_with("lock/"));
+    claims.retain(|claim| !claim.resource.starts_with("lock/") && !claim.resource.starts_with("once/"));
     Ok(claims)
 }
 
@@ -186,32 +198,6 @@ async fn claims(fleet: &Connection, runs: &[String]) -> Result<Vec<claim::Claim>
 async fn alive(fleet: &Connection, token: &str) -> Result<Option<claim::Claim>> {
     let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
     Ok(guarded.claim.filter(|_| guarded.ok))
-}
-
-/// The standing of these runs together, and their claims. `remembered`: claims that the session made for other runs, too.
-pub async fn standing(
-    fleet: &Connection,
-    runs: &[String],
-    remembered: &[String],
-) -> Result<(Standing, Vec<claim::Claim>)> {
-    let mut held = claims(fleet, runs).await?;
-    for token in remembered {
-        held.extend(alive(fleet, token).await?);
-    }
-    if !held.is_empty() {
-        return Ok((Standing::Holds, held));
-    }
-    if !remembered.is_empty() {
-        return Ok((Standing::HoldsNothing, held));
-    }
-    for name in runs {
-        // A run begins with its first claim.
-        let ever = run::List { run: Some(name.clone()), all: true, limit: Some(1) };
-        if !soon(fleet.call(ever)).await?.runs.is_empty() {
-            return Ok((Standing::HoldsNothing, held));
-        }
-    }
-    Ok((Standing::NeverClaimed, held))
 }
 
 /// How long the fleet may take to answer. Clients wait at least 30 seconds for a hook.
@@ -230,4 +216,12 @@ async fn soon<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
 /// The tokens of claims, in one line.
 fn tokens(claims: &[claim::Claim]) -> String {
     claims.iter().map(|claim| claim.token.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// A text of somebody else in one line, in quotes. Characters that could forge a line of ours are shown as escapes.
+fn quoted(text: &str) -> String {
+    let line = untrusted::in_a_line(text);
+    let cut: String = line.chars().take(120).collect();
+    let dots = if cut.len() < line.len() { "…" } else { "" };
+    format!("\"{}{dots}\"", cut.replace('"', "'"))
 }

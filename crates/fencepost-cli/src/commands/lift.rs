@@ -1,5 +1,5 @@
-use super::{duration, hook::session};
-use crate::{context::Context, identity};
+use super::duration;
+use crate::{context::Context, identity, session};
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, Time, run};
 use serde::{Deserialize, Serialize};
@@ -7,8 +7,10 @@ use std::process::ExitCode;
 
 /// Let a client's session run guarded commands without a claim, for a time
 ///
-/// For a person, in a terminal: an agent's session is refused. The session is on this machine; its run is named in the message of
-/// the hook that blocked the command. The log of the fleet records it, if the fleet can be reached.
+/// It also acknowledges for the session that it lost a claim, so that it may write again.
+///
+/// For a person, in a terminal: an agent's session is refused, and so is an agent's key. The session is on this machine; its run is named in
+/// the message of the hook that blocked the command. The log of the fleet records it, if the fleet can be reached.
 ///
 /// Examples:
 ///   fence lift claude-7f3a
@@ -35,19 +37,21 @@ struct Reply {
     logged: bool,
 }
 
+/// Refuses in an agent's session.
+pub fn check_person() -> Result<()> {
+    // Also if the agent names another run.
+    let identity = identity::identify(None, None);
+    if !identity.reason.is_agent() {
+        return Ok(());
+    }
+    let message =
+        format!("this is an agent's session (run `{}`), and only a person lifts the guard", identity.run);
+    Err(Error::new(Code::Forbidden, message).hint("in a terminal of your own: fence lift RUN"))
+}
+
 impl Lift {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        // Also if the agent names another run.
-        let identity = identity::identify(None, None);
-        if identity.reason.is_agent() {
-            let message = format!(
-                "this is an agent's session (run `{}`), and only a person lifts the guard",
-                identity.run
-            );
-            return Err(
-                Error::new(Code::Forbidden, message).hint("in a terminal of your own: fence lift RUN")
-            );
-        }
+        check_person()?;
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._-:/".contains(c);
         if self.session.is_empty() || !self.session.chars().all(is_name) {
             return Err(Error::invalid("run", "is not the name of a run, such as claude-7f3a").hint(

@@ -1,11 +1,12 @@
 mod host;
 
-use super::{duration, hook::session};
+use super::duration;
 use crate::{
     context::{Context, GIVE_BACK},
     identity,
     keeper::{self, Owner},
     output::streams,
+    session,
 };
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, claim};
@@ -75,12 +76,16 @@ async fn answer(context: &Context, owner: Option<&Owner>, question: Ask) {
         Ask::Open(reply) => {
             let _ = reply.send(context.connection().await.cloned());
         }
-        Ask::Keep { claim, named, reply } => {
-            let kept = owner.map(|owner| keeper::keep_run(context, owner.clone(), &claim, named));
+        Ask::Keep { claim, named, record, reply } => {
+            let kept =
+                owner.map(|owner| keeper::keep_run(context, owner.clone(), &claim, named, vec![record]));
             let kept = kept.unwrap_or_else(|| Err(Error::unavailable("the client's process cannot be seen")));
             let _ = reply.send(kept.map(drop));
         }
-        Ask::Remember { session, claims } => session::remember_for(context, &session, &claims),
+        Ask::Remember { record, claims } => session::remember_for(context, &record, &claims),
+        Ask::Acknowledge { record, reply } => {
+            let _ = reply.send(session::acknowledge(&record, context.terminal.now()));
+        }
         Ask::WakeKeepers => keeper::wake_all(context),
     }
 }

@@ -1,8 +1,8 @@
 pub mod text;
 pub mod wanted;
 
-use super::{duration, hook::session, wait_reason};
-use crate::{context::Context, environment::host, names::unique};
+use super::{duration, wait_reason};
+use crate::{context::Context, environment::host, names::unique, session};
 use clap::Args;
 use fencepost::{
     Code, Error, Millis, Result,

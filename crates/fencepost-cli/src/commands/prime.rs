@@ -124,7 +124,8 @@ act as a named agent: `fence poll --help`.
 | 3 | nothing to take | \"is finished\": stop, all is done. \"nobody is at work\": stop, and report what it says. \
 Otherwise others are at work: claim again |
 | 4 | not yours to take | take another: `fence claim --wait 1m{on}`; `fence why auth-3` explains it |
-| 5 | your claim is over | stop at once, push nothing: someone else may have the task. Then claim again |
+| 5 | your claim is over | stop at once, push nothing: someone else may have the task. `fence ack`, alone on a line, says that you \
+stopped; then claim again |
 | 6 | held back | wait as long as it says, then try again |
 
 A refusal is an answer: do not work around it. Never edit the database, and never use the token of another.
@@ -148,9 +149,13 @@ pub fn session_page(board: Option<&str>, mcp: bool) -> String {
 Several agents work in this repository at the same time. `fence` gives each task to one of them: a claim is yours until you \
 complete it, give it back, or its lease expires. Never work on a task that you have not claimed, and hold one at a time.
 ";
-    let tail = "
-A refusal is an answer: do not work around it. \"Your claim is over\" means: stop at once, push nothing, claim something else.
-";
+    let ack = if mcp { "`finish` with `how: acknowledge`" } else { "`fence ack`, alone on a line," };
+    let tail = format!(
+        "
+A refusal is an answer: do not work around it. \"Your claim is over\" means: stop at once, push nothing, and claim something else. \
+If your tools are blocked because you lost a claim, {ack} says that you stopped.
+"
+    );
     match mcp {
         true => format!(
             "{head}

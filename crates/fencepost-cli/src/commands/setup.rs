@@ -4,8 +4,9 @@ use crate::{
 };
 use clap::Args;
 use fencepost::{Code, Error, Result};
+pub use own_hook::OwnHook;
 use plan::Site;
-pub use plan::{InstalledHook, State};
+pub use plan::{Guard, InstalledHook, State};
 pub use recipe::Scope;
 use recipe::{Options, Recipe};
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,10 @@ use std::process::ExitCode;
 mod diff;
 mod files;
 mod hook_line;
+mod own_hook;
 pub mod plan;
 pub mod recipe;
+mod switches;
 
 /// Set up Claude Code, Codex or another client for this repository
 ///
@@ -24,7 +27,7 @@ pub mod recipe;
 /// changes nothing, and --remove undoes it. Recipes of your own are files in the directory fence/recipes of your settings.
 ///
 /// The hooks guard commands with effects outside, such as git push: they pass only while the session holds its claim. If fence is missing
-/// or fails, such commands are blocked.
+/// or fails, such commands are blocked. Hooks that another installation of fence wrote into a shared file stay as they are.
 ///
 /// Examples:
 ///   fence setup claude
@@ -62,7 +65,8 @@ pub struct Setup {
     /// List the recipes, and where they are installed
     #[arg(long, conflicts_with_all = ["recipe", "check", "remove", "dry_run", "mcp", "strict", "board"])]
     list: bool,
-    /// Tell whether each file is missing, stale, ignored by the client, or current; exit 0 only if all are current
+    /// Tell whether each file is missing, stale, ignored by the client, of another installation (other), or current; exit 0 only if all
+    /// are current
     #[arg(long, conflicts_with_all = ["remove", "dry_run"])]
     check: bool,
 }
@@ -101,6 +105,9 @@ pub struct Checked {
     pub scope: String,
     pub path: String,
     pub state: State,
+    /// A reason for the state, or a warning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -118,6 +125,7 @@ struct Listed {
 
 impl Setup {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        self.check_board()?;
         if self.list {
             return list(context);
         }
@@ -129,8 +137,7 @@ impl Setup {
         let site = Site::of(&recipe, scope, context)?;
         let options = Options { mcp: self.mcp, strict: self.strict, board: self.board.clone() };
         let lock = files::lock(&site.base)?;
-        let (changes, ignored) =
-            if self.remove { (site.remove()?, Vec::new()) } else { site.install(&options)? };
+        let (changes, warnings) = if self.remove { site.remove()? } else { site.install(&options)? };
         let changes: Vec<_> = changes.into_iter().filter(|change| change.before != change.after).collect();
         let advice = match self.remove || changes.is_empty() {
             true => Vec::new(),
@@ -153,17 +160,18 @@ impl Setup {
         }
         drop(lock);
         let done = context.print(&report, summary)?;
-        for path in ignored {
-            context.warn(&Error::new(
-                Code::Invalid,
-                format!(
-                    "`{}` is not plain JSON, and the client ignores such a file with all its hooks: take out the comments, trailing commas \
-                     and the byte order mark",
-                    path.display()
-                ),
-            ));
+        for warning in warnings {
+            context.warn(&warning);
         }
         Ok(done)
+    }
+
+    /// The name goes into the command lines of hooks.
+    fn check_board(&self) -> Result<()> {
+        match self.board.as_deref().filter(|board| !plan::is_board(board)) {
+            Some(board) => Err(Error::new(Code::Invalid, format!("`{board}` is not the name of a board"))),
+            None => Ok(()),
+        }
     }
 
     /// Without a fleet the hooks have nothing to say.
@@ -198,12 +206,13 @@ impl Setup {
         let checked: Vec<_> = checked.into_iter().flat_map(|place| place.files).collect();
         context.print(&checked, |checked| {
             let mut table = Table::new(&["RECIPE", "STATE", "FILE"]);
-            for one in checked {
+            for (at, one) in checked.iter().enumerate() {
                 table.row(vec![
                     one.recipe.as_str().into(),
                     Cell::state(one.state.as_str()),
                     one.path.as_str().into(),
                 ]);
+                one.why.iter().for_each(|why| table.note(at, why));
             }
             table.render(&context.terminal)
         })?;
@@ -227,6 +236,8 @@ pub struct Installed {
     pub state: State,
     pub files: Vec<Checked>,
     pub hooks: Vec<InstalledHook>,
+    /// The hooks that block commands, as they should be.
+    pub guards: Vec<Guard>,
 }
 
 /// Every recipe in every place, also for `fence doctor`.
@@ -251,20 +262,24 @@ fn found(recipe: &Recipe, scope: Scope, context: &Context, given: &Options) -> R
     options.mcp |= given.mcp;
     options.strict |= given.strict;
     options.board = given.board.clone().or(options.board);
-    let files = site.states(&options)?.into_iter().map(|(path, state)| Checked {
+    let files = site.states(&options)?.into_iter().map(|file| Checked {
         recipe: recipe.name.clone(),
         scope: scope.as_str().into(),
-        path: path.display().to_string(),
-        state,
+        path: file.path.display().to_string(),
+        state: file.state,
+        why: file.why,
     });
     let files: Vec<_> = files.collect();
     let state = match files.iter().all(|file| file.state == State::Missing) {
         true => State::Missing,
         false if files.iter().all(|file| file.state == State::Current) => State::Current,
-        false if files.iter().any(|file| file.state == State::Ignored) => State::Ignored,
-        false => State::Stale,
+        false => {
+            let is_any = |state: &State| files.iter().any(|file| file.state == *state);
+            [State::Ignored, State::Other].into_iter().find(is_any).unwrap_or(State::Stale)
+        }
     };
-    Ok(Some(Installed { recipe: recipe.name.clone(), scope, state, files, hooks: site.hooks()? }))
+    let (hooks, guards) = (site.hooks()?, site.guards(&options)?);
+    Ok(Some(Installed { recipe: recipe.name.clone(), scope, state, files, hooks, guards }))
 }
 
 fn list(context: &Context) -> Result<ExitCode> {

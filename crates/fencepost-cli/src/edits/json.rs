@@ -9,15 +9,20 @@ use super::{
     newline,
 };
 use serde_json::{Map, Value};
-use std::ops::Range;
+use std::{fmt::Debug, ops::Range, rc::Rc};
+
+/// Tells texts that we wrote, in any version, from those of others.
+pub trait Ours: Debug {
+    fn includes(&self, text: &str) -> bool;
+}
 
 /// Entries of ours, and how older ones are recognised.
 #[derive(Debug, Clone)]
 pub struct Json {
     /// Merged into the file: objects by key, the elements of lists are added at the end, scalars are set.
     pub entries: Map<String, Value>,
-    /// An element of a list is ours if one of its texts contains one of these. Only lists under a key of `entries` are searched.
-    pub marks: Vec<String>,
+    /// An element of a list is ours if one of its texts is. Only lists under a key of `entries` are searched.
+    pub ours: Rc<dyn Ours>,
     /// Members that are ours whatever their value, such as `["mcpServers", "fence"]`.
     pub named: Vec<Vec<String>>,
 }
@@ -75,27 +80,22 @@ impl Json {
         }
     }
 
-    /// The texts in elements with one of our marks, such as the commands of hooks.
-    pub fn marked_texts(&self, text: &str) -> Result<Vec<String>, String> {
+    /// All texts under the keys of our entries, such as the commands of hooks.
+    pub fn texts(&self, text: &str) -> Result<Vec<String>, String> {
         let mut found = Vec::new();
         if let Some(root) = jsonc::parse(text)? {
-            for key in self.entries.keys() {
-                if let Some((_, node)) = root.member(key) {
-                    texts(node, &mut |text| {
-                        if self.is_marked(text) {
-                            found.push(text.to_owned());
-                        }
-                    });
-                }
-            }
+            let nodes = self.entries.keys().filter_map(|key| root.member(key));
+            nodes.for_each(|(_, node)| texts(node, &mut |text| found.push(text.to_owned())));
         }
         Ok(found)
     }
 
-    fn is_marked(&self, text: &str) -> bool {
-        // At the beginning of a word: `my-fence hook` is somebody else's.
-        let begins = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || "-_.".contains(c));
-        self.marks.iter().any(|mark| text.match_indices(mark.as_str()).any(|(at, _)| begins(at)))
+    /// The elements of our lists, and whether each is in the file.
+    pub fn elements(&self, text: Option<&str>) -> Result<Vec<(&Value, bool)>, String> {
+        let there = jsonc::parse(text.unwrap_or_default())?.map(|root| root.value());
+        let mut found = Vec::new();
+        elements(&self.entries, there.as_ref(), &mut found);
+        Ok(found)
     }
 
     fn is_named(&self, path: &[String]) -> bool {
@@ -148,7 +148,7 @@ impl Json {
         }
     }
 
-    /// Elements of lists with a mark of ours. An element that also has a list with other people's elements in it is theirs, and
+    /// Elements of lists with a text of ours. An element that also has a list with other people's elements in it is theirs, and
     /// only the element inside it is ours.
     fn marked(&self, node: &Node, place: &mut Place, found: &mut Vec<Place>) {
         for (at, item) in node.items().iter().enumerate() {
@@ -167,7 +167,7 @@ impl Json {
         match lists.is_empty() {
             true => {
                 let mut marked = false;
-                texts(node, &mut |text| marked |= self.is_marked(text));
+                texts(node, &mut |text| marked |= self.ours.includes(text));
                 marked
             }
             false => lists.iter().all(|list| {
@@ -197,7 +197,7 @@ impl Json {
                 let value = node.items()[*at].node.value();
                 match missing.iter().position(|wanted| **wanted == value) {
                     Some(same) => drop(missing.remove(same)),
-                    // Without a mark it only equals one of ours.
+                    // Without a text of ours it only equals one of ours.
                     None if !self.is_ours_alone(&node.items()[*at].node) => {}
                     None => stale.push(*at),
                 }
@@ -378,6 +378,21 @@ fn wanted_at(root: &Node, place: &[usize], entries: &Map<String, Value>) -> Vec<
         node = &item.node;
     }
     wanted.as_array().cloned().unwrap_or_default()
+}
+
+fn elements<'a>(entries: &'a Map<String, Value>, there: Option<&Value>, found: &mut Vec<(&'a Value, bool)>) {
+    for (key, wanted) in entries {
+        let there = there.and_then(|there| there.get(key));
+        match wanted {
+            Value::Object(wanted) => elements(wanted, there, found),
+            Value::Array(wanted) => {
+                let there = there.and_then(Value::as_array);
+                let is_there = |wanted: &Value| there.is_some_and(|there| there.contains(wanted));
+                found.extend(wanted.iter().map(|wanted| (wanted, is_there(wanted))));
+            }
+            _ => {}
+        }
+    }
 }
 
 fn texts(node: &Node, each: &mut impl FnMut(&str)) {

@@ -12,8 +12,9 @@ use crate::{
     },
     location::DatabaseFile,
     private_files::Directory,
+    session,
 };
-use fencepost::{Code, Error, Millis, Result, claim, run};
+use fencepost::{Clock, Code, Error, Millis, Result, claim, run};
 use fencepost_client::{
     Connection,
     renewal::{self, ConfirmedLease, Renewal, Ticks, Verdict},
@@ -119,12 +120,25 @@ impl Renewing {
                 // asks too late is only refused.
                 self.renewal.renewed(ConfirmedLease { sent: now, left });
                 self.suspected = None;
+                self.record(left);
             }
-            Ok(None) => return Next::Stop,
+            // The next tool of the session asks the fleet what became of its claims.
+            Ok(None) => {
+                self.record(Millis(0));
+                return Next::Stop;
+            }
             Err(e) if is_final(&e) || self.renewal.unanswered(now) == Verdict::Over => return Next::Stop,
             Err(_) => {}
         }
         Next::CheckAt(self.renewal.next_at())
+    }
+
+    /// Records in the sessions that hold this run's claims how long those last, so that their hooks need not ask.
+    fn record(&self, left: Millis) {
+        let now = Clock::System.read();
+        for record in &self.instructions.records {
+            session::renewed(record, &self.instructions.run, now.plus(left), now);
+        }
     }
 
     /// All owners are gone. A process that they left behind may still work under the run: then the lease expires, or that process

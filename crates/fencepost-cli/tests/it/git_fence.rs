@@ -117,6 +117,40 @@ Fence: task/auth-1@1 '$(git log -1 --format=%B | sed -n 's/^Fence: [^ ]* //p')")
         says(&said, "error: no push under claim `task/auth-1@2`: `task/auth-1` is finished");
     }
 
+    /// A made-up fence would make the task's real pushes late.
+    fn a_repository_that_asks_takes_only_claims_that_its_fleet_issued(sealed: Sealed) {
+        let place = repositories(&sealed);
+        let id = fleet(&place);
+        ok(&place, "git init -q --bare ask.git; cd ask.git; fence git install --ask > /dev/null");
+        ok(&place, TWO_CLAIMS);
+        for (made_up, why) in [
+            (
+                "task/auth-1@1000 00000000".to_owned(),
+                format!("no push: claim `task/auth-1@1000` is of fleet 00000000, and this repository asks fleet {id}"),
+            ),
+            (format!("task/auth-1@1000 {id}"), "no push: the fleet never issued claim `task/auth-1@1000`".to_owned()),
+            (format!("task/auth-9@1 {id}"), "no push: the fleet never issued claim `task/auth-9@1`".to_owned()),
+        ] {
+            // One good trailer does not help.
+            let message = format!("x\n\nFence: task/auth-1@1 {id}\nFence: {made_up}");
+            ok(&place, &format!("cd work; git checkout -q -B liar main; git commit -q --allow-empty -m '{message}'"));
+            says(&refused(&place, "cd work; git push ../ask.git liar"), &why);
+            assert!(accepted(&place, "ask.git").is_empty(), "{made_up}");
+        }
+        ok(
+            &place,
+            "cd work; git checkout -q -b honest main; export FENCE_CLAIM=task/auth-1@1; git commit -q --allow-empty -m work
+             git push -q ../ask.git honest",
+        );
+        assert_eq!(accepted(&place, "ask.git"), ["auth-1 1"]);
+        // A repository that does not ask compares only, and forgets when it is told to.
+        ok(&place, &format!(
+            "cd work; git checkout -q -B liar main; git commit -q --allow-empty -m 'x\n\nFence: task/auth-1@1000 {id}'; git push -q origin liar"
+        ));
+        says(&refused(&place, "cd work; git push origin honest"), "`fence git forget auth-1` in the receiving repository");
+        ok(&place, "cd hub.git; fence git forget auth-1 > /dev/null; cd ../work; git push -q origin honest");
+    }
+
     at once:
 
     /// The whole machine sleeps past the lease: the guard, its watchdog and the command. Another takes over, and then all go on, the

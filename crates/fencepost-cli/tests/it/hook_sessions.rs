@@ -138,7 +138,8 @@ on_both! {
             assert!(stop.out.contains(id), "{stop:?}");
             sealed.ok(&["unclaim", id]);
             denied(&push());
-            assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&format!("claim task/{id}@1 is over")));
+            let reason = denied(&before(&sealed, "claude", "ls", &[]));
+            assert!(reason.contains(&format!("lost claim task/{id}@1")), "{reason}");
         }
         let said = in_session(&sealed, "claude", "fence claim auth-1 --run mine -q; exit $?");
         assert_eq!(said.code, 0, "{said:?}");
@@ -276,7 +277,7 @@ fn hooks_have_a_directory_where_others_can_write_the_usual_one() {
     claimed(&sealed, "claude", "");
     passes(&after());
     sealed.ok(&["unclaim", "auth-1"]);
-    assert!(told(&after()).contains("claim task/auth-1@1 is over"));
+    assert!(told(&after()).contains("you lost claim task/auth-1@1"));
     passes(&after());
     // Nowhere: it is told each time, and nothing fails.
     let nowhere = [("TMPDIR", "/dev/null")];

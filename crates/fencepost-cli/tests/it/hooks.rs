@@ -128,10 +128,12 @@ on_both! {
             let (resource, _) = token.split_once('@').expect("a token");
             sealed.ok(&["unclaim", resource]);
             let reason = denied(&push());
-            assert!(reason.contains("holds no claim any more") && reason.contains(&format!("fence lift {run}")), "{reason}");
+            assert!(reason.contains(&format!("lost claim {token}")) && reason.contains(&format!("fence lift {run}")), "{reason}");
+            assert!(reason.contains(&format!("Nobody holds {resource} now.")), "{reason}");
             // Another session's claim is no help.
             sealed.ok(&["claim", resource, "--run", "other"]);
-            denied(&push());
+            let reason = denied(&push());
+            assert!(reason.contains(&format!("Run other holds {resource} now.")), "{reason}");
             sealed.ok(&["cancel", resource.trim_start_matches("task/")]);
         }
     }
@@ -330,7 +332,12 @@ fn a_claim_by_mcp_lets_the_shell_of_the_session_push() {
         "claude",
         "git commit -q --allow-empty -m two && git push -q origin main; exit $?",
     );
-    assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{late:?}");
+    assert!(late.code != 0 && late.err.contains("lost claim `task/auth-1@1`"), "{late:?}");
+    // A tool acknowledges the loss. Then the session may write again, and push nothing.
+    let acknowledged = client.ok("finish", json!({ "how": "acknowledge" }));
+    assert_eq!(acknowledged["acknowledged"], json!(["task/auth-1@1"]));
+    passes(&before(&sealed, "claude", "cargo test", &[]));
+    assert!(denied(&before(&sealed, "claude", "git push", &[])).contains("holds no claim any more"));
     assert_eq!(client.close(), 0);
 }
 
@@ -344,7 +351,7 @@ fn a_wrong_list_blocks_only_what_the_built_in_list_has() {
     passes(&before(&sealed, "claude", "ls", &wrong));
     let own = ["--guard", "make deploy"];
     passes(&before(&sealed, "claude", "make deploy", &own));
-    in_session(&sealed, "claude", "fence done");
+    in_session(&sealed, "claude", "fence release");
     denied(&before(&sealed, "claude", "make deploy", &own));
     passes(&before(&sealed, "claude", "git push", &own));
 }
@@ -377,6 +384,14 @@ fn hostile_input() {
         push(json!({ "session_id": 7 })).into_bytes(),
         push(json!({ "tool_name": {} })).into_bytes(),
         push(json!({ "tool_input": { "command": ["bash", "-lc", "git push"] } })).into_bytes(),
+        push(json!({ "tool_input": "git push" })).into_bytes(),
+        push(json!({ "tool_input": ["git", "push"] })).into_bytes(),
+        push(json!({ "tool_input": { "command": { "line": "git push" } } })).into_bytes(),
+        push(json!({ "tool_input": { "command": "ls", "cmd": "git push" } })).into_bytes(),
+        // Behind the largest input that is read: nobody knows what it runs.
+        format!("{{\"tool_input\": {{\"command\": \"{} ; git push\"}}}}", "x".repeat(17 * 1024 * 1024))
+            .into_bytes(),
+        vec![b' '; 17 * 1024 * 1024],
     ];
     for input in blocked {
         let said = raw("pre-tool-use", &input);
@@ -423,7 +438,17 @@ fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
     assert_eq!(pushed.code, 0, "{pushed:?}");
     in_session(&sealed, "claude", "git commit -q --allow-empty -m more");
     sealed.ok(&["unclaim", "auth-1"]);
-    denied(&before(&sealed, "claude", "git push", &[]));
+    // The session lost its claim, and may run nothing, also not by the hooks of git.
+    for line in ["git push", "./release.sh", "git ship", "make release"] {
+        denied(&before(&sealed, "claude", line, &[]));
+    }
+    for line in ["./release.sh", "git ship", "make release", "git commit -q --allow-empty -m late"] {
+        let late = in_session(&sealed, "claude", &format!("{line}; exit $?"));
+        assert!(late.code != 0 && late.err.contains(&format!("lost claim `{token}`")), "{line}: {late:?}");
+    }
+    let acknowledged = in_session(&sealed, "claude", "fence ack; exit $?");
+    assert!(acknowledged.code == 0 && acknowledged.out.contains(&token), "{acknowledged:?}");
+    assert_eq!(in_session(&sealed, "claude", "git commit -q --allow-empty -m mine; exit $?").code, 0);
     for line in ["./release.sh", "git ship", "make release"] {
         passes(&before(&sealed, "claude", line, &[]));
         let late = in_session(&sealed, "claude", &format!("{line}; exit $?"));
@@ -443,7 +468,7 @@ fn the_git_fence_catches_a_push_that_the_hook_does_not_see() {
     assert_eq!(under_session.code, 0, "{under_session:?}");
     sealed.ok(&["unclaim", "auth-2"]);
     let late = thread("git push origin HEAD:late; exit $?");
-    assert!(late.code != 0 && late.err.contains("holds no claim any more"), "{late:?}");
+    assert!(late.code != 0 && late.err.contains("lost claim `task/auth-2@1`"), "{late:?}");
     // A person lifts the guard of the session: for its threads, and whatever they are named.
     assert!(late.err.contains("fence lift codex-s"), "{late:?}");
     sealed.ok(&["lift", "codex-s", "--for", "1h"]);

@@ -196,6 +196,25 @@ on_both! {
         let other = sealed.sh("./codex s 'fence --json claim auth-1 --resume; exit $?'");
         assert_eq!(other.code, 4, "another agent's session of the same id is another run: {other:?}");
     }
+
+    /// By its own command or by the name of the op, and whatever run it names.
+    fn an_agent_does_not_record_that_a_person_lifted_its_guard(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        agents(&sealed);
+        std::fs::write(sealed.path().join("lift.json"), r#"{"run": "claude-s"}"#).expect("written");
+        let call = "fence call run/lift @lift.json";
+        for words in ["fence lift claude-s", call, &format!("FENCE_RUN=me {call}")] {
+            let said = sealed.sh(&format!("./claude s '{words}; exit $?'"));
+            assert!(said.code == 1 && said.err.contains("only a person lifts the guard"), "{words}: {said:?}");
+        }
+        let is_logged = || {
+            sealed.readable();
+            sealed.ok(&["events", "--since", "start", "--json"]).contains("run.lifted")
+        };
+        assert!(!is_logged());
+        sealed.ok(&["call", "run/lift", "@lift.json"]);
+        assert!(is_logged());
+    }
 }
 
 /// In a pid namespace the session's leader can be invisible: `getsid` is 0 there.

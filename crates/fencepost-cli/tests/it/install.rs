@@ -1,4 +1,4 @@
-//! `make install` and `make uninstall`, as the README has them, in a home of their own; and `make size`.
+//! `make install` and `make uninstall`, as the README has them, in a home of their own; `make size` and `make audit`.
 
 use crate::{
     docs::scenario,
@@ -88,6 +88,62 @@ fn a_package_is_staged_below_destdir() {
     assert!(files(&sealed.path().join("stage/usr")).contains(&"bin/fence".to_owned()));
     let said = make(&sealed, "make uninstall DESTDIR=$HOME/stage PREFIX=/usr");
     assert_eq!((said.code, files(&sealed.path().join("stage"))), (0, vec![]));
+}
+
+#[test]
+fn everybody_can_read_what_root_installs_with_a_strict_umask() {
+    let sealed = Sealed::sqlite();
+    let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let binary = env!("CARGO_BIN_EXE_fence");
+    let install = format!("cd '{checkout}' && umask 077 && make install PREFIX=$HOME/usr BINARY='{binary}'");
+    // The second time over files that an older version installed.
+    for _ in 0..2 {
+        let said = sealed.sh(&install);
+        assert_eq!(said.code, 0, "{said:?}");
+        let modes = sealed.sh("cd $HOME/usr && find . -printf '%y %m %p\\n'").out;
+        assert!(modes.lines().count() > 50, "{modes}");
+        for line in modes.lines() {
+            let is_program = line.starts_with("d ") || line.ends_with("/bin/fence");
+            assert!(line[2..].starts_with(if is_program { "755 " } else { "644 " }), "{line}");
+        }
+        assert_eq!(sealed.sh("cd $HOME/usr && find . -type f -exec chmod 600 {} +").code, 0);
+    }
+}
+
+/// `make audit` with a stand-in for cargo-deny: the real one needs the network for minutes.
+#[test]
+fn an_audit_without_the_advisories_is_no_success() {
+    let sealed = Sealed::sqlite();
+    let version = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/audit"));
+    let version = version.lines().find_map(|line| line.strip_prefix("VERSION=")).expect("a version");
+    let bin = format!("target/audit/cargo-deny-{version}/bin");
+    assert_eq!(sealed.sh(&format!("mkdir -p {bin}")).code, 0);
+    let audit = |deny: &str| {
+        sealed.script(&format!("{bin}/cargo-deny"), &format!("echo \"$*\" >> $HOME/asked\n{deny}"));
+        let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let said = sealed.sh(&format!("cd '{checkout}' && CARGO_TARGET_DIR=$HOME/target scripts/audit"));
+        let asked = std::fs::read_to_string(sealed.path().join("asked")).expect("asked");
+        std::fs::remove_file(sealed.path().join("asked")).expect("removed");
+        (said, asked.contains("check --hide-inclusion-graph --disable-fetch advisories"))
+    };
+    let (said, was_checked) = audit("exit 0");
+    assert!(said.code == 0 && was_checked && !said.err.contains("NOT CHECKED"), "{said:?}");
+    let (said, was_checked) = audit("case \"$*\" in *fetch*db) echo no network >&2; exit 1;; esac");
+    assert!(said.code == 75 && !was_checked, "{said:?}");
+    assert!(
+        said.err.contains("NOT CHECKED: known vulnerabilities") && said.err.contains("no network"),
+        "{said:?}"
+    );
+    let (said, _) = audit("case \"$*\" in *advisories) exit 1;; esac");
+    assert_eq!(said.code, 1, "a known vulnerability: {said:?}");
+    let (said, was_checked) = audit("case \"$*\" in *licenses*) exit 4;; esac");
+    assert!(said.code == 4 && !was_checked, "{said:?}");
+    // Nothing that everybody runs calls it.
+    let makefile = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Makefile"));
+    assert_eq!(makefile.matches("scripts/audit").count(), 1, "only `make audit`");
+    let check =
+        makefile.split("\ncheck:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a target");
+    assert!(!check.contains("audit"), "{check}");
 }
 
 /// What each linker writes for two functions: 0x100000 and 0x80000 bytes.

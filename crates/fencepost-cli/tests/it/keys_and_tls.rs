@@ -39,6 +39,8 @@ on_both! {
         assert_eq!(by(&agent, "claim auth-1 -q").out, "task/auth-1@1");
         let secret = there.sh(&format!("FENCE_KEY={agent} FENCE_RUN=me fence --json claims"));
         assert!(secret.out.contains("\"agent\":\"codex-2\""), "{secret:?}");
+        let lift = by(&agent, "lift claude-1");
+        assert!(lift.code == 1 && lift.err.contains("run/lift needs admin"), "{lift:?}");
         // The key is revoked from here on.
         sealed.ok(&["key", "revoke", "codex-2"]);
         eventually("it is refused", || (by(&agent, "list").code == 1).then_some(()));

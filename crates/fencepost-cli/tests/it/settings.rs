@@ -202,16 +202,16 @@ fn invalid_settings_are_refused() {
     insta::assert_snapshot!(shown, @r#"
     ulr = "x"
       error: HERE/fence.toml: there is no setting `ulr`
-      hint: the settings are url, db, key, ca, agent, hook.strict, hook.guard, work.max-concurrent, work.profile, work.no-verdict, work.prompts, work.worktree, work.base, work.merge-into, work.setup, work.copy, work.trees, work.ttl, work.max-time, work.stall, work.shutdown-timeout
+      hint: the settings are url, db, key, ca, agent, hook.strict, hook.guard, hook.reads, work.max-concurrent, work.profile, work.no-verdict, work.prompts, work.worktree, work.base, work.merge-into, work.setup, work.copy, work.trees, work.ttl, work.max-time, work.stall, work.shutdown-timeout
       (exit 1)
     [serve]
     port = 1
       error: HERE/fence.toml: there is no setting `serve.port`
-      hint: the settings are url, db, key, ca, agent, hook.strict, hook.guard, work.max-concurrent, work.profile, work.no-verdict, work.prompts, work.worktree, work.base, work.merge-into, work.setup, work.copy, work.trees, work.ttl, work.max-time, work.stall, work.shutdown-timeout
+      hint: the settings are url, db, key, ca, agent, hook.strict, hook.guard, hook.reads, work.max-concurrent, work.profile, work.no-verdict, work.prompts, work.worktree, work.base, work.merge-into, work.setup, work.copy, work.trees, work.ttl, work.max-time, work.stall, work.shutdown-timeout
       (exit 1)
     run = "me"
       error: HERE/fence.toml: there is no setting `run`
-      hint: the settings are url, db, key, ca, agent, hook.strict, hook.guard, work.max-concurrent, work.profile, work.no-verdict, work.prompts, work.worktree, work.base, work.merge-into, work.setup, work.copy, work.trees, work.ttl, work.max-time, work.stall, work.shutdown-timeout
+      hint: the settings are url, db, key, ca, agent, hook.strict, hook.guard, hook.reads, work.max-concurrent, work.profile, work.no-verdict, work.prompts, work.worktree, work.base, work.merge-into, work.setup, work.copy, work.trees, work.ttl, work.max-time, work.stall, work.shutdown-timeout
       (exit 1)
     url = 1.5
       error: HERE/fence.toml: `url` is not a text, a number, true or false, or a list of such

@@ -12,39 +12,39 @@ use std::{
 };
 
 /// A repository with a fleet, and a home directory that is not the repository.
-fn world() -> Sealed {
+pub fn world() -> Sealed {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     fs::create_dir(sealed.path().join("home")).expect("made");
     sealed
 }
 
-fn fence(sealed: &Sealed, words: &[&str]) -> Command {
+pub fn fence(sealed: &Sealed, words: &[&str]) -> Command {
     let mut command = sealed.command("fence");
     command.env("HOME", sealed.path().join("home")).args(words).stdin(Stdio::null());
     command
 }
 
-fn run(sealed: &Sealed, words: &[&str]) -> Finished {
+pub fn run(sealed: &Sealed, words: &[&str]) -> Finished {
     let said = finished(fence(sealed, words).output().expect("fence"));
     let here = fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
     Finished { out: said.out.replace(&here, "HERE"), err: said.err.replace(&here, "HERE"), ..said }
 }
 
 #[track_caller]
-fn ok(sealed: &Sealed, words: &[&str]) -> String {
+pub fn ok(sealed: &Sealed, words: &[&str]) -> String {
     let said = run(sealed, words);
     assert_eq!(said.code, 0, "fence {words:?}: {said:?}");
     said.out
 }
 
-fn write(sealed: &Sealed, name: &str, text: &str) {
+pub fn write(sealed: &Sealed, name: &str, text: &str) {
     let path = sealed.path().join(name);
     fs::create_dir_all(path.parent().expect("a directory")).expect("made");
     fs::write(path, text).expect("written");
 }
 
-fn read(sealed: &Sealed, name: &str) -> String {
+pub fn read(sealed: &Sealed, name: &str) -> String {
     fs::read_to_string(sealed.path().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
@@ -213,9 +213,12 @@ fn missing_stale_and_current() {
     // An older version wrote another line, a hook for an event that is not wanted, and two of one.
     let current = tree(&sealed);
     let text = read(&sealed, ".claude/settings.json");
+    let older =
+        |program: &str| format!("\"sh -c ': fence setup; exit 1' {program} hook stop --client claude\"");
+    let moved = older(&sealed.path().join("home/old/fence").display().to_string());
     let stale = text.replace("exit 0' fence hook stop", "exit 1' fence hook stop").replacen(
         "\"SessionEnd\": [",
-        "\"Old\": [\n      \"fence hook old\"\n    ],\n    \"SessionEnd\": [\n      \"/x/fence hook twice\",",
+        &format!("\"Old\": [\n      {}\n    ],\n    \"SessionEnd\": [\n      {moved},", older("fence")),
         1,
     );
     write(&sealed, ".claude/settings.json", &stale);
@@ -345,7 +348,7 @@ fn links_of_the_user_are_followed() {
 #[test]
 fn a_recipe_of_the_users_own() {
     let sealed = world();
-    let recipe = "about = 'My client'\n[[part]]\nproject = '.my/client.json'\nformat = 'json'\nmarks = ['fence hook ']\n\
+    let recipe = "about = 'My client'\n[[part]]\nproject = '.my/client.json'\nformat = 'json'\n\
                   content = '{\"hooks\": [\"{quiet} hook stop --client my{flags}\"]}'\n[[advice]]\ntext = 'restart it'\n";
     write(&sealed, "home/.config/fence/recipes/my.toml", recipe);
     let shown = ok(&sealed, &["setup", "my"]);
@@ -527,7 +530,7 @@ fn doctor_fires_the_hooks() {
     assert!(
         code == 0
             && found[1].starts_with(
-                "warning Codex skips hooks of HERE/.codex/hooks.json that you have not trusted: "
+                "warning Codex skips hooks of HERE/.codex/hooks.json that you have not trusted, or turned off: "
             ),
         "{found:?}"
     );

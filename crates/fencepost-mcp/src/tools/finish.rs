@@ -11,9 +11,9 @@ use serde_json::Value;
 pub const TOOL: Tool = Tool {
     name: "finish",
     about: "End your claim when the work is over: done, fail, or release to give it back unfinished. An offer from poll: accept or reject. \
-            A refusal means that the work is not accepted.",
+            A refusal means that the work is not accepted. acknowledge: you were told that you lost a claim, and stopped that work.",
     fields: &[
-        Field::new("how", Kind::Word(&["done", "fail", "release", "accept", "reject"]), ""),
+        Field::new("how", Kind::Word(&["done", "fail", "release", "accept", "reject", "acknowledge"]), ""),
         Field::new(
             "output",
             Kind::Text,
@@ -36,9 +36,13 @@ async fn run(session: &Session<'_>, args: Arguments) -> Result<Value> {
         "fail" => &["how", "token", "reason", "retry"],
         "release" => &["how", "token", "note"],
         "reject" => &["how", "token", "reason"],
+        "acknowledge" => &["how"],
         _ => &["how", "token"],
     };
     args.only(&format!("how is {how}"), fields)?;
+    if how == "acknowledge" {
+        return session.acknowledge().await;
+    }
     let reason = || args.required("reason", "");
     let token = session.token(args.text("token")).await?;
     let is_message = token.starts_with("message/");

@@ -1,9 +1,17 @@
 //! The keys of the fleet, cached for a moment.
 
-use crate::settings::Secret;
-use fencepost::{Fleet, Result, key::Key, sync::lock};
+use crate::{limits::cache::Cache, settings::Secret};
+use fencepost::{
+    Fleet, Result,
+    key::{self, Key},
+    sync::lock,
+};
 use sha2::{Digest as _, Sha256};
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::Instant,
@@ -12,7 +20,11 @@ use tokio::{
 /// Keys in the cache.
 const CACHED: usize = 1000;
 
-/// Secrets unknown to the cache that are looked up at the same time.
+/// Digests of live keys in memory. So many take 10 MB, and 0.1 s to read from SQLite, 0.2 s from
+/// PostgreSQL (debug build).
+const LIVE: i64 = 100_000;
+
+/// Secrets of no live key that are looked up at the same time.
 const GUESSES: usize = 4;
 
 type Digest = [u8; 32];
@@ -23,13 +35,21 @@ pub struct Keys {
     trust: Duration,
     // Real time: it decides how often the database is asked.
     cached: Mutex<HashMap<Digest, (Instant, Key)>>,
+    /// Digests as the database stores them.
+    live: Cache<Arc<HashSet<String>>>,
     needed: Mutex<Option<(Instant, bool)>>,
     guesses: Semaphore,
 }
 
 impl Keys {
     pub fn new(trust: Duration) -> Self {
-        Self { trust, cached: Mutex::default(), needed: Mutex::default(), guesses: Semaphore::new(GUESSES) }
+        Self {
+            trust,
+            cached: Mutex::default(),
+            live: Cache::default(),
+            needed: Mutex::default(),
+            guesses: Semaphore::new(GUESSES),
+        }
     }
 
     /// Whether callers must show a key. A fleet that once needed a key always needs one, so a yes is cached for good.
@@ -45,14 +65,21 @@ impl Keys {
         Ok(needed)
     }
 
+    /// Whether this is the secret of a key that was live a second ago at most, or that was found before. Callers cost
+    /// the database one read a second together, however many secrets they try.
+    pub async fn is_known(&self, fleet: &Fleet, secret: &Secret) -> Result<bool> {
+        if self.cached(secret).is_some() {
+            return Ok(true);
+        }
+        let read = async { Ok(Arc::new(fleet.live_keys(LIVE).await?.into_iter().collect())) };
+        let live: Arc<HashSet<_>> = self.live.get(read).await?;
+        Ok(live.contains(&key::digest(secret.text())))
+    }
+
     /// Waits until one more unknown secret may be looked up.
     pub async fn guess(&self) -> Option<SemaphorePermit<'_>> {
         // It is never closed.
         self.guesses.acquire().await.ok()
-    }
-
-    pub fn is_known(&self, secret: &Secret) -> bool {
-        self.cached(secret).is_some()
     }
 
     /// Found by the secret's digest, so that the time of the search reveals nothing about the secret.

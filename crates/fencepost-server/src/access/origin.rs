@@ -3,10 +3,10 @@
 //! A web page open in a browser on this machine must not reach the server. Its owner can point a name at this machine,
 //! so the Host must be ours. It can also send a form across sites, so the Origin must be ours.
 
-use crate::http::{AGENT, RUN};
+use crate::http::{AGENT, RUN, response::Refusal};
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderName, header, uri::Authority},
+    http::{HeaderMap, HeaderName, StatusCode, header, uri::Authority},
 };
 use fencepost::{Code, Error, Result};
 use std::net::IpAddr;
@@ -52,22 +52,34 @@ impl Names {
         Self { names, any_address: listen.is_unspecified() }
     }
 
-    /// Refuses a Host or an Origin that is not this server.
-    pub fn check(&self, request: &Request) -> Result<()> {
+    /// Refuses a Host or an Origin that is not this server. A foreign Host gets 421, "misdirected request".
+    pub fn check(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request)?;
-        self.check_host(&host)?;
-        check_origin(request.headers(), &host)
+        self.check_host(&host).map_err(|e| Refusal::new(StatusCode::MISDIRECTED_REQUEST, e))?;
+        Ok(check_origin(request.headers(), &host)?)
     }
 
     fn check_host(&self, host: &Authority) -> Result<()> {
-        let name = host.host().to_ascii_lowercase();
+        let unknown = |name: &str| {
+            Error::new(Code::Forbidden, format!("this server does not answer to the name `{name}`"))
+        };
+        let Some(name) = name(host).map(str::to_ascii_lowercase) else {
+            return Err(unknown(host.as_str()).hint("send only the name or the address, and the port"));
+        };
         let is_address = || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         if self.names.contains(&name) || (self.any_address && is_address()) {
             return Ok(());
         }
-        Err(Error::new(Code::Forbidden, format!("this server does not answer to the name `{name}`"))
-            .hint(format!("fence serve --name {name} adds the name")))
+        Err(unknown(&name).hint(format!("fence serve --name {name} adds the name")))
     }
+}
+
+/// The name or the address in a Host, which is `NAME` or `NAME:PORT`. `None` for more than that: [`Authority`] also takes
+/// `evil.example@NAME`, `[::1]evil.example` and `NAME:evil.example`, and a program in between may read another name there.
+fn name(host: &Authority) -> Option<&str> {
+    let rest = host.as_str().strip_prefix(host.host())?;
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then(|| host.host())
 }
 
 /// Refuses a repeated header. This server reads one value; a program in between may read the other.

@@ -74,6 +74,12 @@ impl Fleet {
         Box::pin(async move { typed(self.read(Caller::default(), find).await.answer?) })
     }
 
+    /// The [digests](crate::key::digest) of at most this many keys that were not revoked.
+    pub fn live_keys(&self, limit: i64) -> BoxFuture<'_, Result<Vec<String>>> {
+        let live = work(move |tx| Box::pin(access::live(tx, limit)));
+        Box::pin(async move { typed(self.read(Caller::default(), live).await.answer?) })
+    }
+
     /// Whether remote callers need a key: they do if the fleet has one, or once had one.
     pub fn requires_key(&self) -> BoxFuture<'_, Result<bool>> {
         let keyed = work(|tx| Box::pin(access::is_keyed(tx)));

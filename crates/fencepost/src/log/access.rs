@@ -38,7 +38,7 @@ impl Key {
 }
 
 /// The stored digest of a secret. A secret has 256 random bits, so one round of a fast hash is enough.
-pub(crate) fn digest(secret: &str) -> String {
+pub fn digest(secret: &str) -> String {
     hex(&Sha256::digest(secret))
 }
 
@@ -54,6 +54,13 @@ pub(crate) async fn find(tx: &mut Tx<'_>, secret: &str) -> Result<Option<Key>> {
     let Some(row) = rows.first() else { return Ok(None) };
     let stored: String = row.get("digest")?;
     if bool::from(stored.as_bytes().ct_eq(digest.as_bytes())) { Key::read(row).map(Some) } else { Ok(None) }
+}
+
+/// The digests of at most this many keys that were not revoked.
+pub(crate) async fn live(tx: &mut Tx<'_>, limit: i64) -> Result<Vec<String>> {
+    // Only the index on names has no revoked keys.
+    let sql = "select digest from access_key where revoked_at is null order by name limit ?1";
+    tx.query(sql, crate::params![limit]).await?.iter().map(|row| row.get("digest")).collect()
 }
 
 /// The fleet has a key, or once had one.

@@ -3,7 +3,7 @@
 use crate::engine::op::verbs;
 pub use crate::{
     caller::Key,
-    log::access::{key_needed, unknown_key},
+    log::access::{digest, key_needed, unknown_key},
 };
 
 verbs![add::Add, list::List, revoke::Revoke];

@@ -33,6 +33,33 @@ async fn until(fleet: &Fleet, waiting: u64) {
 }
 
 on_both! {
+    async fn the_digests_of_live_keys_are_those_of_their_secrets(world: World) {
+        let mut secrets = Vec::new();
+        for name in ["c", "b", "a"] {
+            secrets.push(world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap().secret);
+        }
+        world.fleet.call(key::Revoke::new("b")).await.unwrap();
+        let [c, _, a] = [0, 1, 2].map(|n| key::digest(&secrets[n]));
+        assert_eq!(world.fleet.live_keys(10).await.unwrap(), [a.clone(), c]);
+        assert_eq!(world.fleet.live_keys(1).await.unwrap(), [a]);
+    }
+
+    /// SECURITY.md says so.
+    async fn a_reader_sees_names_and_roles_of_keys_in_the_log_and_no_secret(world: World) {
+        let reader = world.fleet.as_key(&key_of(&world.fleet, "eyes", Access::Reader).await);
+        let secret = world.fleet.call(key::Add::new("ann", Access::Agent)).await.unwrap().secret;
+        world.fleet.call(key::Revoke { reason: Some("left".into()), ..key::Revoke::new("ann") }).await.unwrap();
+        forbidden(reader.call(key::List::default()).await);
+        let of_key = event::List { resource: Some("key/ann".into()), ..event::List::default() };
+        world.follow(of_key.clone()).await;
+        let log = reader.call(of_key).await.unwrap().events;
+        let log = serde_json::to_string(&log).unwrap();
+        for part in ["key.added", r#""role":"agent""#, r#""for":"ann""#, "key.revoked", "left"] {
+            assert!(log.contains(part), "{part} is not in {log}");
+        }
+        assert!(!log.contains(&secret[6..]) && !log.contains(&key::digest(&secret)), "{log}");
+    }
+
     async fn revoked_keys_are_pruned(world: World) {
         for name in ["one", "two", "three"] {
             world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap();

@@ -159,7 +159,7 @@ fn every_op_is_listed() {
     run/suspect      agent
     run/settle       agent
     run/charge       agent
-    run/lift         agent
+    run/lift         admin
     run/end          agent
     event/list       reader reads
     event/prune      admin

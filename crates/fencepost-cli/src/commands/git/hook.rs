@@ -4,7 +4,11 @@ use super::{
     repository::{ASK, REQUIRE, Repository},
     session,
 };
-use crate::{context::Context, environment::text_variable, trailer::Trailer};
+use crate::{
+    context::Context,
+    environment::text_variable,
+    trailer::{FLEET_DIGITS, Trailer},
+};
 use clap::{Args, Subcommand};
 use fencepost::{Code, Error, Result, Token, admin, claim, claim::Verdict};
 use std::{
@@ -92,7 +96,7 @@ async fn check(context: &Context, token: &Token, effect: &str) -> Result<()> {
         .with("reason", reply.reason)
         .with("token", token.to_string())
         .hint(format!(
-            "stop: this work belongs to nobody or to another now. A person who works without a claim runs: env -u FENCE_CLAIM git {effect}"
+            "stop: this claim is over; another run may have the task. A person who works without a claim runs: env -u FENCE_CLAIM git {effect}"
         )))
 }
 
@@ -210,7 +214,8 @@ fn refusal(late: &[Late]) -> Error {
 /// How many tasks of one push are asked about: each is a call.
 const ASKED_MAX: usize = 1000;
 
-/// Asks the fleet about each of its tasks. A task that this claim completed is not late.
+/// Asks the fleet about each task of a push. A task that this claim completed is not late. Nobody can be asked about a task of another
+/// fleet, so its trailer is refused: a made-up one would otherwise be stored.
 async fn ask(context: &Context, address: &str, pushed: &Fences) -> Result<()> {
     let refused = |e: Error| {
         let message = format!("no push: the fleet of this repository cannot be asked: {}", e.message());
@@ -220,15 +225,29 @@ async fn ask(context: &Context, address: &str, pushed: &Fences) -> Result<()> {
     };
     let fleet = context.open_at(address).await.map_err(refused)?;
     let id = fleet.call(admin::About {}).await.map_err(refused)?.fleet;
-    let ours: Vec<_> = pushed.iter().filter(|(short_id, ..)| id.starts_with(short_id)).collect();
-    if ours.len() > ASKED_MAX {
-        let message =
-            format!("the push has {} tasks, and the fleet is asked about at most {ASKED_MAX}", ours.len());
+    if let Some((other, task, fence)) = pushed.iter().find(|(short_id, ..)| !id.starts_with(short_id)) {
+        let message = format!(
+            "no push: claim `task/{task}@{fence}` is of fleet {other}, and this repository asks fleet {}",
+            id.get(..FLEET_DIGITS).unwrap_or("without an id")
+        );
+        return Err(Error::new(Code::Forbidden, message).with("fleet", other).hint(
+            "remove that Fence: trailer from the messages; a repository that takes work of several fleets does not ask: git config --unset fence.ask",
+        ));
+    }
+    let count = pushed.iter().count();
+    if count > ASKED_MAX {
+        let message = format!("the push has {count} tasks, and the fleet is asked about at most {ASKED_MAX}");
         return Err(Error::new(Code::TooLarge, message).hint("push it in parts"));
     }
-    for (short_id, task, fence) in ours {
+    for (short_id, task, fence) in pushed.iter() {
         let token = format!("task/{task}@{fence}");
         let reply = fleet.call(claim::Guard::new(&token)).await.map_err(refused)?;
+        if reply.reason == Verdict::NotFound {
+            let message = format!("no push: the fleet never issued claim `{token}`");
+            return Err(Error::new(Code::NotFound, message)
+                .with("fleet", short_id)
+                .hint("remove its Fence: trailer from the messages, and commit under a claim of your own"));
+        }
         let by_holder = matches!(reply.ended_by.as_deref(), Some("done" | "verdict"));
         let completed = reply.reason == Verdict::AlreadyFinished && by_holder;
         if !reply.ok && !completed {

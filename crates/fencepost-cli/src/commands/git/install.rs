@@ -28,7 +28,7 @@ pub struct Install {
     /// Take the hooks away and put back the ones that were there; accepted fences are kept
     #[arg(long, conflicts_with_all = ["ask", "require"])]
     remove: bool,
-    /// When a push arrives, also ask this fleet whether its claims are alive; refuse if the fleet cannot be reached
+    /// When a push arrives, also ask this fleet: refuse claims that are over or of another fleet, and all if it cannot be reached
     #[arg(long)]
     ask: bool,
     /// A branch that takes only commits with a trailer; * stands for any text

@@ -1,59 +1,97 @@
 //! The claim of an agent's session, for git without `FENCE_CLAIM`. So a push that a client's hook does not see, in a script or by an
 //! alias, is checked all the same.
 
-use super::super::hook::{Standing, session, standing};
-use crate::{context::Context, identity};
+use super::super::hook::refreshed;
+use crate::{
+    context::Context,
+    environment::variable,
+    session::{self, Known, Lost, Standing},
+};
 use fencepost::{Code, Error, Result, Token};
 
-/// The claim that the session's commits and pushes are made under: the task that it claimed last. `None` for a person, for a session
-/// that never claimed, and for a commit of one that holds nothing. A push of such a session is refused.
+/// The claim that the session's commits and pushes are made under: the task that it claimed last. `None` for a person, and for a session
+/// that holds nothing. A session that lost its claim is refused, and the push of one that gave its work back.
 pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     // Also if the agent names another run: that run has no claim of its own in most cases, and the session lost its.
-    let session = identity::identify(None, None);
-    if !session.reason.is_agent() {
-        return Ok(None);
-    }
-    let mut runs = identity::with_session(&session.run);
+    let runs = session::runs(context);
     // A person lifts the guard of the whole session.
-    let run = runs.last().cloned().unwrap_or(session.run);
-    let session = session::read(&run);
-    if !context.location()?.is_there() && session.fleet.is_none() {
+    let Some(session) = runs.last() else { return Ok(None) };
+    let now = context.terminal.now();
+    let Known { run, session: mut record, is_lifted } = session::known(&runs, now);
+    if !context.location()?.is_there() && record.fleet.is_none() {
         return Ok(None);
     }
-    let named = context.run();
-    if !runs.contains(&named) {
-        runs.push(named);
-    }
-    let lifted = session.is_lifted(context.terminal.now());
-    let found = async {
-        let is_elsewhere = session.is_elsewhere(&context.location()?.absolute_url());
-        let held = if is_elsewhere { &[][..] } else { &session.held };
-        standing(context.connection().await?, &runs, held).await
-    };
-    match found.await {
-        Ok((Standing::Holds, mut claims)) => {
-            claims.sort_by_key(|claim| claim.claimed_at);
-            let tasks = claims.iter().rev().filter_map(|claim| claim.token.parse::<Token>().ok());
-            Ok(tasks.into_iter().find(|token| token.resource.task().is_some()))
+    let asked = refreshed(context, &run).await;
+    let unknown = match asked {
+        Ok(answered) => {
+            record = answered;
+            None
         }
-        Ok((Standing::HoldsNothing, _)) if is_push && !lifted => Err(over(&run)),
-        Ok(_) => Ok(None),
-        Err(error) if is_push && !lifted => Err(unknown(&run, &error)),
-        Err(_) => Ok(None),
+        Err(error) => {
+            record.lapse(now);
+            Some(error)
+        }
+    };
+    match record.standing(now) {
+        _ if is_lifted => {}
+        Standing::Lost(lost) => return Err(over(session, Some(&lost))),
+        standing if is_push => {
+            if let Some(error) = unknown {
+                return Err(unreachable(session, &error));
+            }
+            push(context, session, &standing)?;
+        }
+        _ => {}
+    }
+    let tokens = record.held.iter().rev().filter(|held| held.until > now);
+    Ok(tokens
+        .filter_map(|held| held.token.parse::<Token>().ok())
+        .find(|token| token.resource.task().is_some()))
+}
+
+fn push(context: &Context, session: &str, standing: &Standing) -> Result<()> {
+    let nothing = match standing {
+        Standing::GaveUp => return Err(over(session, None)),
+        Standing::LostOne(lost) => {
+            context.warn(&over(session, Some(lost)));
+            return Ok(());
+        }
+        Standing::Completed => "completed its claim and holds no other",
+        Standing::NeverClaimed => "has claimed nothing",
+        Standing::Holds | Standing::Lost(_) => return Ok(()),
+    };
+    let message = format!("this session (run `{session}`) {nothing}");
+    let is_strict = variable("FENCE_HOOK_STRICT")
+        .is_some_and(|value| !matches!(value.as_str(), "0" | "false" | "no" | "off" | "n" | "f"));
+    let error = |message| {
+        Error::new(Code::LeaseExpired, message)
+            .hint("if this belongs to a task, claim it first: fence claim --keep")
+    };
+    match is_strict {
+        true => Err(error(format!("no push: {message}"))),
+        false => {
+            context.warn(&error(message));
+            Ok(())
+        }
     }
 }
 
-fn over(run: &str) -> Error {
-    let message = format!("no push: this session (run `{run}`) holds no claim any more");
-    Error::new(Code::LeaseExpired, message).hint(format!(
-        "stop: somebody else may have the task. A person can lift this for ten minutes, in a terminal of their own: fence lift {run}"
+fn over(session: &str, lost: Option<&[Lost]>) -> Error {
+    let why = match lost.and_then(<[Lost]>::last) {
+        Some(lost) => format!("lost claim `{}`: {}", lost.token, lost.describe()),
+        None => "holds no claim any more".to_owned(),
+    };
+    let ack =
+        if lost.is_some() { "fence ack acknowledges the loss; then claim something else. " } else { "" };
+    Error::new(Code::LeaseExpired, format!("no push: this session (run `{session}`) {why}")).hint(format!(
+        "stop: somebody else may have the task. {ack}A person can lift this for ten minutes, in a terminal of their own: fence lift {session}"
     ))
 }
 
-fn unknown(run: &str, error: &Error) -> Error {
+fn unreachable(session: &str, error: &Error) -> Error {
     let message =
-        format!("no push: nobody can tell what this session (run `{run}`) holds: {}", error.message());
+        format!("no push: nobody can tell what this session (run `{session}`) holds: {}", error.message());
     Error::new(error.code(), message).hint(format!(
-        "try again when the fleet can be reached. A person can lift this for ten minutes: fence lift {run}"
+        "try again when the fleet can be reached. A person can lift this for ten minutes: fence lift {session}"
     ))
 }

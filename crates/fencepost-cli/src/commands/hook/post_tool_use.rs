@@ -1,12 +1,8 @@
 //! After a tool: the run is renewed, and the agent is told once what concerns it: a lost claim, a cancelled task, a note, mail.
 
-use super::{
-    Call,
-    reply::Reply,
-    session::{Locked, Session, quoted},
-    soon,
-};
-use fencepost::{Millis, Result, channel, claim, claim::Verdict, inbox, run, task};
+use super::{Call, quoted, refresh::refresh, reply::Reply, soon};
+use crate::session::{Locked, Lost, Session};
+use fencepost::{Millis, Result, channel, inbox, run, task};
 use fencepost_client::Connection;
 
 /// A run is renewed at most this often.
@@ -17,6 +13,11 @@ const SILENT_FOR: Millis = Millis::seconds(60);
 
 impl Call<'_> {
     pub(super) async fn post_tool_use(&self) -> Result<Reply> {
+        self.news().await
+    }
+
+    /// Looks after the runs of the event, and tells their news.
+    pub(super) async fn news(&self) -> Result<Reply> {
         let now = self.context.terminal.now();
         let mut told = Vec::new();
         for name in self.runs() {
@@ -50,30 +51,18 @@ impl Call<'_> {
     async fn look(&self, fleet: &Connection, name: &str, session: &mut Session) -> Result<Vec<String>> {
         let now = self.context.terminal.now();
         let here = self.context.location()?.absolute_url();
-        let claims = super::claims(fleet, &[name.to_owned()]).await?;
+        let refreshed = refresh(fleet, &here, name, session, now).await?;
+        let claims = refreshed.claims;
         // The session works in another fleet, and only this tool ran here.
-        if session.is_elsewhere(&here) && claims.is_empty() {
+        if session.is_elsewhere(&here) {
             return Ok(Vec::new());
         }
-        let tokens: Vec<String> = claims.iter().map(|claim| claim.token.clone()).collect();
-        if !tokens.is_empty() {
-            session.hold(&tokens, &here);
-        }
-        let mut told = Vec::new();
-        let mut held = tokens.clone();
-        for token in session.held.iter().filter(|token| !tokens.contains(token)) {
-            let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
-            match (guarded.ok, guarded.ended_by) {
-                // It is another run's, which the session named.
-                (true, _) => held.push(token.clone()),
-                (false, None) => told.push(lost(token, guarded.reason)),
-                (false, Some(_)) => {}
-            }
-        }
+        let mut told: Vec<String> = refreshed.lost.iter().map(|lost| self.told_of(lost)).collect();
         if !claims.is_empty() {
             let due = session.renewed_at.is_none_or(|at| now.since(at) >= RENEWED_EVERY || now < at);
             if due {
-                soon(fleet.call(run::Renew { run: name.to_owned(), ttl_ms: None })).await?;
+                let renewed = soon(fleet.call(run::Renew { run: name.to_owned(), ttl_ms: None })).await?;
+                session.renew(name, renewed.run.expires_at);
                 session.renewed_at = Some(now);
             }
             if session.is_waiting {
@@ -81,16 +70,26 @@ impl Call<'_> {
             }
         }
         session.is_waiting = false;
-        let tasks: Vec<&str> = held.iter().filter_map(|token| task_of(token)).collect();
-        session.notes.retain(|id, _| tasks.contains(&id.as_str()));
+        let tokens = session.held.iter().map(|held| held.token.as_str());
+        let tasks: Vec<String> = tokens.filter_map(task_of).map(str::to_owned).collect();
+        session.notes.retain(|id, _| tasks.contains(id));
         for id in tasks {
-            told.extend(self.new_notes(fleet, id, session).await?);
+            told.extend(self.new_notes(fleet, &id, session).await?);
         }
         if let Some(agent) = self.context.agent() {
             told.extend(mail(fleet, &agent, session).await?);
         }
-        session.held = held;
         Ok(told)
+    }
+
+    fn told_of(&self, lost: &Lost) -> String {
+        let ack = if self.hook.mcp { "the tool `finish` with how=acknowledge" } else { "fence ack" };
+        format!(
+            "you lost claim {}: {}. Stop this work and push nothing. Acknowledge it ({ack}) or claim something else before you write or \
+             run anything.",
+            lost.token,
+            lost.describe()
+        )
     }
 
     /// Notes since the last look. Those that were there when the task was claimed came with the claim.
@@ -112,15 +111,6 @@ impl Call<'_> {
 /// The task of a token.
 fn task_of(token: &str) -> Option<&str> {
     token.strip_prefix("task/")?.split('@').next()
-}
-
-fn lost(token: &str, reason: Verdict) -> String {
-    let stop = "Stop this work and push nothing; claim something else.";
-    match reason {
-        Verdict::Cancelled => format!("the task of claim {token} was cancelled. {stop}"),
-        Verdict::AlreadyFinished => format!("claim {token} is over: the task is already finished. {stop}"),
-        _ => format!("claim {token} is over, and somebody else may have the task. {stop}"),
-    }
 }
 
 /// Messages and mentions since the last look.

@@ -1,14 +1,21 @@
-//! Before a tool: a guarded command passes only while the session holds a live claim; a subagent acts for a run of its own.
+//! Before a tool: the rule decides by the session's own record. Only for a guarded command, and after the end of a lease that the record
+//! knows, is the fleet asked.
 
 use super::{
     Call,
+    refresh::refreshed,
     reply::Reply,
-    rule::{self, Decision, Standing},
-    session::{self, Session},
-    soon, standing,
+    rule::{self, Decision, Question},
+    soon,
+    tool::{Tool, plain_fence},
 };
-use crate::{guarded, settings::without_password};
-use fencepost::{Code, Error, Result};
+use crate::{
+    guarded::{self, Found},
+    session::{self, Known, Session, Standing},
+    settings::without_password,
+};
+use fencepost::{Code, Error, Result, Token, claim};
+use serde_json::Value;
 use std::sync::LazyLock;
 
 /// Finds `fence` as a command, and not in the name of a file.
@@ -17,47 +24,64 @@ static FENCE: LazyLock<Option<guarded::Rules>> =
 
 impl Call<'_> {
     pub(super) async fn pre_tool_use(&self) -> Result<Reply> {
-        if self.input.is_own_tool() {
-            return Ok(self.with_run());
+        let tool = Tool::of(&self.input, &self.hook.reads);
+        let line = match &tool {
+            Tool::Own => {
+                let how = self.input.tool_input.as_ref().and_then(|input| input.get("how"));
+                if how.is_some_and(|how| how == "acknowledge") {
+                    self.acknowledge();
+                }
+                return Ok(self.with_run());
+            }
+            Tool::Reads => return Ok(Reply::Silent),
+            Tool::Shell(line) => Some(line.as_str()),
+            Tool::Unknown(_) | Tool::Writes => None,
+        };
+        let passes = || Ok(line.map_or(Reply::Silent, |line| self.in_run(line)));
+        let found = match self.find(&tool) {
+            Ok(found) => found,
+            Err(refused) => return Ok(refused),
+        };
+        let plain = line.and_then(plain_fence);
+        if let Some(words) = plain.filter(|_| found.is_none()) {
+            if words.get(1).is_some_and(|verb| verb == "ack") {
+                self.acknowledge();
+            }
+            return passes();
         }
-        let Some(command) = self.input.command() else { return Ok(Reply::Silent) };
-        let rules = match self.hook.rules() {
-            Ok(rules) => rules,
-            // A list that cannot be read blocks the commands of the built-in one.
-            Err(error) => {
-                let found = guarded::find(&command, &guarded::Rules::default());
-                let wrong = |_| Reply::Deny(format!("fence: {}. A person can correct it", error.message()));
-                return Ok(found.map_or_else(|| self.in_run(&command), wrong));
-            }
+        let now = self.context.terminal.now();
+        let Known { run, session: mut record, is_lifted } = session::known(&self.runs(), now);
+        let is_in_doubt = found.is_some() || record.is_stale(now);
+        let unknown = if is_in_doubt { self.ask(&run, &mut record).await.err() } else { None };
+        // It never held a claim, and this is nobody's fleet.
+        if record.is_blank()
+            && !self.has_fleet()
+            && found.as_ref().is_none_or(|found| found.rule != rule::LIFT)
+        {
+            return passes();
+        }
+        if unknown.is_some() {
+            record.lapse(now);
+        }
+        let standing = record.standing(now);
+        let holder = match &standing {
+            Standing::Lost(_) | Standing::LostOne(_) => self.holder(&record).await,
+            _ => String::new(),
         };
-        let Some(found) = guarded::find(&command, &rules) else { return Ok(self.in_run(&command)) };
-        let run = self.session_run();
-        let remembered = session::read(&run);
-        let lifted = remembered.is_lifted(self.context.terminal.now());
-        let standing = match (self.has_fleet(), &remembered.fleet) {
-            (true, _) => self.standing(&remembered).await.unwrap_or_else(Standing::Unknown),
-            // The session's own fleet was removed, or it moved to a directory without one.
-            (false, Some(fleet)) => {
-                let fleet = without_password(fleet);
-                Standing::Unknown(Error::new(
-                    Code::NotFound,
-                    format!(
-                        "this directory has no fleet, and that of the session is at {fleet}: run the command there"
-                    ),
-                ))
-            }
-            // It never held a claim, and this is nobody's fleet.
-            (false, None) if found.rule != rule::LIFT => return Ok(self.in_run(&command)),
-            (false, None) => Standing::NeverClaimed,
+        let question = Question {
+            found: found.as_ref(),
+            session: &self.session_run(),
+            standing: &standing,
+            unknown: unknown.as_ref(),
+            is_lifted,
+            is_strict: self.hook.strict,
+            by_mcp: self.hook.mcp,
+            holder: &holder,
         };
-        let claims = match self.hook.mcp {
-            true => "The tool `claim` takes a task.",
-            false => "fence claim --keep takes a task.",
-        };
-        Ok(match rule::decide(&found, &run, &standing, lifted, self.hook.strict, claims) {
-            Decision::Pass => self.in_run(&command),
+        Ok(match rule::decide(&question) {
+            Decision::Pass => passes()?,
             // The run of a subagent counts for more than a hint that its session gets, too.
-            Decision::Tell(text) => match self.in_run(&command) {
+            Decision::Tell(text) => match passes()? {
                 Reply::Silent => self.tell(text),
                 change => change,
             },
@@ -65,19 +89,50 @@ impl Call<'_> {
         })
     }
 
-    /// A subagent may act under the claim of its session, too. A session that lost its claim in another fleet and went to a directory
-    /// with this one can still push from here, so that it is asked there.
-    async fn standing(&self, remembered: &Session) -> Result<Standing> {
-        let here = self.context.location()?.absolute_url();
-        let elsewhere = remembered.fleet.as_deref().filter(|_| remembered.is_elsewhere(&here));
-        let held = if elsewhere.is_some() { &[][..] } else { &remembered.held };
-        let standing_here = standing(&self.fleet().await?, &self.runs(), held).await?.0;
-        match elsewhere {
-            Some(fleet) if !matches!(standing_here, Standing::Holds) => {
-                let there = soon(self.context.open_at(fleet)).await?.without_retries();
-                Ok(standing(&there, &self.runs(), &remembered.held).await?.0)
+    /// Asks the session's fleet, and reads the record anew.
+    async fn ask(&self, run: &str, record: &mut Session) -> Result<()> {
+        if let (false, Some(fleet)) = (self.has_fleet(), &record.fleet) {
+            let fleet = without_password(fleet);
+            return Err(Error::new(
+                Code::NotFound,
+                format!(
+                    "this directory has no fleet, and that of the session is at {fleet}: run the command there"
+                ),
+            ));
+        }
+        if self.has_fleet() {
+            *record = refreshed(self.context, run).await?;
+        }
+        Ok(())
+    }
+
+    /// Who holds the work now that the session lost last, if the fleet answers.
+    async fn holder(&self, record: &Session) -> String {
+        let Some(lost) = record.lost.last() else { return String::new() };
+        let silent = record.silent_until.is_some_and(|until| self.context.terminal.now() < until);
+        let task = lost.token.parse::<Token>().map_or(lost.token.clone(), |token| token.resource.to_string());
+        let asked = async {
+            let fleet = self.fleet().await?;
+            soon(fleet.call(claim::Guard::new(&lost.token))).await
+        };
+        let answer = if silent { None } else { asked.await.ok() };
+        let holder = answer.map(|guarded| guarded.claim.filter(|_| !guarded.ok));
+        match holder {
+            Some(Some(claim)) => {
+                let agent = claim.agent.map_or(String::new(), |agent| format!(" (agent {agent})"));
+                format!("Run {}{agent} holds {task} now.", claim.run)
             }
-            _ => Ok(standing_here),
+            Some(None) => format!("Nobody holds {task} now."),
+            None => String::new(),
+        }
+    }
+
+    /// The agent acknowledges the losses of the runs that this event is about. The hook records it, because a command in a client's sandbox
+    /// cannot write the record.
+    fn acknowledge(&self) {
+        for run in self.runs() {
+            // The command itself says whether that worked.
+            let _ = session::acknowledge(&run, self.context.terminal.now());
         }
     }
 
@@ -93,7 +148,7 @@ impl Call<'_> {
     fn with_run(&self) -> Reply {
         let Some(run) = self.subagent() else { return Reply::Silent };
         match &self.input.tool_input {
-            Some(serde_json::Value::Object(input)) if !input.contains_key("run") => {
+            Some(Value::Object(input)) if !input.contains_key("run") => {
                 let mut input = input.clone();
                 input.insert("run".into(), run.into());
                 Reply::Change(input.into())
@@ -107,10 +162,28 @@ impl Call<'_> {
         let uses_fence =
             |_: &String| FENCE.as_ref().is_some_and(|rule| guarded::find(command, rule).is_some());
         let Some(run) = self.subagent().filter(uses_fence) else { return Reply::Silent };
-        let Some(serde_json::Value::Object(input)) = &self.input.tool_input else { return Reply::Silent };
+        let Some(Value::Object(input)) = &self.input.tool_input else { return Reply::Silent };
         let mut input = input.clone();
         // The run's name has only characters that need no quotes.
         input.insert("command".into(), format!("export FENCE_RUN={run}; {command}").into());
         Reply::Change(input.into())
+    }
+
+    /// The guarded command that the tool names. A list that cannot be read blocks the commands of the built-in one.
+    fn find(&self, tool: &Tool) -> Result<Option<Found>, Reply> {
+        let find = |rules: &guarded::Rules| match tool {
+            Tool::Shell(line) => guarded::find(line, rules),
+            Tool::Unknown(text) => rules.named_in(text),
+            Tool::Own | Tool::Writes | Tool::Reads => None,
+        };
+        if matches!(tool, Tool::Writes) {
+            return Ok(None);
+        }
+        let wrong =
+            |error: Error| Reply::Deny(format!("fence: {}. A person can correct it", error.message()));
+        match self.hook.rules() {
+            Ok(rules) => Ok(find(&rules)),
+            Err(error) => find(&guarded::Rules::default()).map_or(Ok(None), |_| Err(wrong(error))),
+        }
     }
 }

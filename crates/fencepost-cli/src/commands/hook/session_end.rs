@@ -1,11 +1,7 @@
 //! The session is over: its claims are given back, also those of its subagents.
 
-use super::{
-    Call,
-    reply::Reply,
-    session::{self, quoted},
-    soon,
-};
+use super::{Call, quoted, reply::Reply, soon};
+use crate::session;
 use fencepost::{Result, run};
 
 impl Call<'_> {
@@ -14,12 +10,14 @@ impl Call<'_> {
         if self.context.is_run_named() {
             return Ok(Reply::Silent);
         }
+        let now = self.context.terminal.now();
         let (fleet, session) = (self.fleet().await?, self.session_run());
         let why = match &self.input.reason {
             Some(reason) => format!("the session ended ({})", quoted(reason)),
             None => "the session ended".to_owned(),
         };
-        let claims = self.held(&fleet, &session, &session::read(&session)).await?;
+        let claims =
+            self.held(&fleet, &session, &session::known(std::slice::from_ref(&session), now).session).await?;
         self.release(&fleet, &claims, &why).await;
         let alive = soon(fleet.call(run::List { limit: Some(1000), ..run::List::default() })).await?.runs;
         let subagents = format!("{session}.");

@@ -1,13 +1,10 @@
 //! A session begins, goes on, or was compacted: the model gets the page, the claims of the session, and the next tasks.
 
-use super::{
-    super::prime,
-    Call,
-    reply::Reply,
-    session::{self, quoted},
-    soon,
+use super::{super::prime, Call, quoted, reply::Reply, soon};
+use crate::{
+    identity::{self, recorded},
+    session,
 };
-use crate::identity::{self, recorded};
 use fencepost::{Result, task};
 
 /// So many ready tasks are listed.

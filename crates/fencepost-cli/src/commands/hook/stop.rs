@@ -1,12 +1,11 @@
 //! The agent stops. Without a person it must first finish what it holds; with one, its claims wait for the person.
 
-use super::{
-    Call, Event, alive,
-    reply::Reply,
+use super::{Call, Event, alive, reply::Reply, soon, tokens};
+use crate::{
+    environment::variable,
+    identity,
     session::{Locked, Session},
-    soon, tokens,
 };
-use crate::{environment::variable, identity};
 use fencepost::{Result, claim, run};
 use fencepost_client::Connection;
 
@@ -58,9 +57,9 @@ impl Call<'_> {
     ) -> Result<Vec<claim::Claim>> {
         let mut claims = super::claims(fleet, &[run.to_owned()]).await?;
         if !session.is_elsewhere(&self.context.location()?.absolute_url()) {
-            for token in &session.held {
-                let known = claims.iter().any(|claim| claim.token == *token);
-                claims.extend(if known { None } else { alive(fleet, token).await? });
+            for held in &session.held {
+                let known = claims.iter().any(|claim| claim.token == held.token);
+                claims.extend(if known { None } else { alive(fleet, &held.token).await? });
             }
         }
         Ok(claims)

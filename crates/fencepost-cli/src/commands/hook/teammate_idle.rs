@@ -1,11 +1,7 @@
 //! A teammate is about to go idle: it is offered the next task.
 
-use super::{
-    Call,
-    reply::Reply,
-    session::{Locked, quoted},
-    soon,
-};
+use super::{Call, quoted, reply::Reply, soon};
+use crate::session::Locked;
 use fencepost::{Result, task};
 
 impl Call<'_> {

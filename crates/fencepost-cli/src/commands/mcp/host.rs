@@ -5,6 +5,7 @@ use crate::{
     environment::variable,
     identity::{self, Identity, Reason},
     names::unique,
+    session::Lost,
 };
 use fencepost::{
     BoxFuture, Code, Error, Millis, Result,
@@ -27,9 +28,11 @@ pub enum Ask {
     /// Open the fleet.
     Open(oneshot::Sender<Result<Connection>>),
     /// Start a keeper for the run of this claim.
-    Keep { claim: Claim, named: bool, reply: oneshot::Sender<Result<()>> },
-    /// The hooks of this session look after these claims.
-    Remember { session: String, claims: Vec<Claim> },
+    Keep { claim: Claim, named: bool, record: String, reply: oneshot::Sender<Result<()>> },
+    /// The hooks of the session with this record look after these claims.
+    Remember { record: String, claims: Vec<Claim> },
+    /// The session with this record knows what it lost.
+    Acknowledge { record: String, reply: oneshot::Sender<Result<Vec<Lost>>> },
     /// A claim ended, and perhaps nothing is left to keep.
     WakeKeepers,
 }
@@ -213,7 +216,7 @@ impl Host for Stdio {
         claims: &'h [Claim],
     ) -> BoxFuture<'h, Option<String>> {
         self.connection.claimed(&call.id, claims.iter().map(|claim| claim.token.clone()));
-        let _ = self.ask.send(Ask::Remember { session: acting.session.clone(), claims: claims.to_vec() });
+        let _ = self.ask.send(Ask::Remember { record: record(acting), claims: claims.to_vec() });
         Box::pin(async move {
             let claim = claims.first()?.clone();
             if self.is_shared {
@@ -223,16 +226,29 @@ impl Host for Stdio {
                 ));
             }
             let (run, named) = (claim.run.clone(), acting.named);
-            let kept = self.asked(|reply| Ask::Keep { claim, named, reply }).await;
+            let kept = self.asked(|reply| Ask::Keep { claim, named, record: record(acting), reply }).await;
             let problem = kept.and_then(|kept| kept).err()?;
             self.renew(&run, self.fleet().await.ok()?.clone());
             Some(format!("{}; the claim is renewed only while this MCP server runs", problem.message()))
         })
     }
 
+    fn acknowledged<'h>(&'h self, _: &'h Call, acting: &'h Acting) -> BoxFuture<'h, Result<Vec<String>>> {
+        Box::pin(async move {
+            let lost = self.asked(|reply| Ask::Acknowledge { record: record(acting), reply }).await??;
+            Ok(lost.into_iter().map(|lost| lost.token).collect())
+        })
+    }
+
     fn ended(&self) {
         let _ = self.ask.send(Ask::WakeKeepers);
     }
+}
+
+/// The run in whose record the claims of this call are remembered: a subagent stands for itself.
+fn record(acting: &Acting) -> String {
+    let is_subagent = identity::with_session(&acting.run).contains(&acting.session);
+    if is_subagent { acting.run.clone() } else { acting.session.clone() }
 }
 
 #[cfg(test)]

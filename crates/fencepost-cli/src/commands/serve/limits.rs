@@ -58,7 +58,7 @@ pub struct Limits {
     /// The most requests a second for each address, while the fleet has no keys; 0 is no limit
     #[arg(long, value_name = "N", env = "FENCE_OPEN_RATE", hide_env_values = true, default_value_t = DEFAULT.open_rate)]
     open_rate: u32,
-    /// The most unknown keys a second from each address; 0 is no limit
+    /// The most unknown keys a second from each address; more lock out nobody who has a key; 0 is no limit
     #[arg(long, value_name = "N", env = "FENCE_GUESS_RATE", hide_env_values = true, default_value_t = DEFAULT.guess_rate)]
     guess_rate: u32,
     /// A client that reads nothing for this long is disconnected

@@ -3,6 +3,7 @@
 //! `sh -c 'CODE' FENCE hook EVENT --client CLIENT`: in the code `$0` is the program and `"$@"` the rest. It has neither single quotes nor
 //! backslashes, so that every shell that a client may use takes it as one word, and so that it reads the same in JSON and TOML.
 
+use super::own_hook::MARK;
 use crate::guarded;
 
 /// Finds the program: the installed one, else by PATH. Clients with a window may have a short PATH.
@@ -10,16 +11,16 @@ const FIND: &str = "f=$0; PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/loca
                     command -v \"$f\" >/dev/null 2>&1 || f=fence";
 
 /// Blocks if fence says so, with output: a wrong command line, for an older fence, exits 2 without. If fence is missing, fails or
-/// hangs, it blocks the plain forms of guarded commands, and lets all others pass: a teammate without fence can work. `program` is
+/// hangs, it blocks lines with the words of a guarded command, and lets all others pass: a teammate without fence can work. `program` is
 /// quoted for a shell.
 pub fn guard(program: &str, strict: bool) -> String {
     // Of the input only the part after `tool_input`: the path of the project may contain a word. Clients ignore an exit 2 without a
-    // message, and let a command pass when the hook takes too long, so that we must give up first. Without `grep` all is blocked.
+    // message, and let a command pass when the hook takes too long, so that we must give up first.
     let code = format!(
-        "i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout -k 2 20\"; c=127; o=; \
+        "{MARK}i=$(cat); {FIND}; t=; command -v timeout >/dev/null 2>&1 && t=\"timeout -k 2 20\"; c=127; o=; \
          if command -v \"$f\" >/dev/null 2>&1; then o=$(printf %s \"$i\" 2>/dev/null | $t \"$f\" \"$@\"); c=$?; fi; \
-         if [ $c -eq 0 ] || {{ [ $c -eq 2 ] && [ -n \"$o\" ]; }}; then printf %s \"$o\"; exit $c; fi; \
-         printf %s \"${{i#*tool_input}}\" 2>/dev/null | grep -Eq \"{}\"; [ $? -eq 1 ] && exit 0; \
+         if [ $c -eq 0 ] || {{ [ $c -eq 2 ] && [ -n \"$o\" ]; }}; then printf %s \"$o\"; exit $c; fi; {NET}; \
+         printf %s \" $n $n $m $m \" 2>/dev/null | grep -Eqi \"{}\"; [ $? -eq 1 ] && [ -n \"$q\" ] && [ -n \"$n$m\" ] && exit 0; \
          echo \"fence: blocked. This command may act outside of this machine, and fence, which decides, is missing or failed (exit $c). \
          A person can install or repair it, or run fence setup with --remove\" >&2; exit 2",
         pattern(strict)
@@ -27,18 +28,30 @@ pub fn guard(program: &str, strict: bool) -> String {
     format!("sh -c '{code}' {program}")
 }
 
-/// An extended regular expression for the built-in guarded list: `git.* push|kubectl.* (apply|delete)`.
+/// Brings the input into the form that [`pattern`] is for, as `guarded/words.rs` reads a line: in `n` quotes and backslashes join what
+/// stands around them, in `m` backslashes separate. `q` has the three characters, which this code cannot write. Without awk, sed or tr
+/// a variable is empty, and all is blocked; without grep, too. `p` and `e` stand around a program, `w` behind a word, and `g` is anything between two.
+const NET: &str = "p=[^a-z0-9_.]; e=\"(.exe|.cmd|.bat)?[^a-z0-9_]\"; w=[^a-z0-9_./-]; g=\"(.*$w)?\"; \
+                   q=$(awk -v f=%c%c%c \"BEGIN{printf f,92,34,39}\" 2>/dev/null); b=${q%??}; \
+                   s=$(printf %s \"${i#*tool_input}\" 2>/dev/null | tr -s \"[:space:]\" \" \" | \
+                   sed -e \"s/$b$b[nrt]/ /g\" -e \"s/[$][A-Za-z0-9_]*/ /g\" -e \"s/:[-=+?]/ /g\"); \
+                   n=$(printf %s \"$s\" | sed -e \"s/[$q]//g\"); m=$(printf %s \"$s\" | sed -e \"s/[$b]/ /g\" -e \"s/[$q]//g\")";
+
+/// The built-in guarded list as an extended regular expression, with the variables of [`NET`].
 fn pattern(strict: bool) -> String {
     let commit = strict.then_some("git commit");
-    let rules = guarded::DEFAULT.iter().copied().chain(commit);
-    let word = |word: &str| if word.contains('|') { format!("({word})") } else { word.to_owned() };
-    rules.map(|rule| rule.split(' ').map(word).collect::<Vec<_>>().join(".* ")).collect::<Vec<_>>().join("|")
+    let rules = guarded::DEFAULT.iter().copied().chain(commit).map(|text| {
+        let (program, words) = text.split_once(' ').unwrap_or((text, ""));
+        let words = words.split_whitespace().map(|word| format!("$g({word})$w"));
+        format!("$p({program})$e{}", words.collect::<String>())
+    });
+    rules.collect::<Vec<_>>().join("|")
 }
 
 /// Calls fence, and passes on its output and a refusal. It never fails otherwise.
 pub fn quiet(program: &str) -> String {
     let code = format!(
-        "{FIND}; command -v \"$f\" >/dev/null 2>&1 || exit 0; o=$(\"$f\" \"$@\"); c=$?; printf %s \"$o\"; \
+        "{MARK}{FIND}; command -v \"$f\" >/dev/null 2>&1 || exit 0; o=$(\"$f\" \"$@\"); c=$?; printf %s \"$o\"; \
          [ $c -eq 2 ] && [ -n \"$o\" ] && exit 2; exit 0"
     );
     format!("sh -c '{code}' {program}")
@@ -181,6 +194,38 @@ mod tests {
             run(&guard("/nowhere/fence", false), "/usr/bin:/bin", "{}"),
             (0, String::new(), String::new())
         );
+    }
+
+    /// The net here is the one of `guarded`, without its proofs.
+    #[test]
+    fn without_fence_all_lines_with_the_words_are_blocked() {
+        use crate::guarded::tests::tables;
+        let line = guard("/nowhere/fence", false);
+        let exit = |command: &str| run_in("sh", &line, "/usr/bin:/bin", &input(command)).0;
+        // A person's command is not in the built-in list.
+        let caught = tables::CAUGHT.iter().filter(|line| !line.contains("lift"));
+        let missed: Vec<_> = caught.filter(|line| exit(line) != 2).collect();
+        assert!(missed.is_empty(), "{missed:#?}");
+        let blocked: Vec<_> = tables::OUT_OF_REACH.iter().filter(|line| exit(line) != 0).collect();
+        assert!(blocked.is_empty(), "{blocked:#?}");
+        // Without one of the programs that the net needs.
+        for missing in ["awk", "sed", "tr", "grep"] {
+            let dir = tempfile::tempdir().expect("a directory");
+            for program in
+                ["awk", "sed", "tr", "grep", "cat", "sh"].iter().filter(|program| **program != missing)
+            {
+                let found = ["/usr/bin", "/bin"]
+                    .map(|at| Path::new(at).join(program))
+                    .into_iter()
+                    .find(|file| file.exists());
+                std::os::unix::fs::symlink(found.expect(program), dir.path().join(program)).expect("linked");
+            }
+            assert_eq!(
+                run_in("sh", &line, dir.path().to_str().expect("a path"), &input("ls")).0,
+                2,
+                "{missing}"
+            );
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A recipe: what a client needs, and in which files. Recipes are data, so that a user adds one without code.
 
+use super::switches::Switch;
 use crate::{
     commands::work::profile::fill,
-    edits::{Block, Json, Toml},
+    edits::{Block, Json, Ours, Toml},
     environment::config_home,
 };
 use fencepost::{Code, Error, Result};
@@ -11,6 +12,7 @@ use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
+    rc::Rc,
 };
 
 const BUILT_IN: [(&str, &str); 3] = [
@@ -29,6 +31,8 @@ struct Text {
     directories: BTreeMap<String, String>,
     #[serde(default)]
     part: Vec<PartText>,
+    #[serde(default)]
+    hooks_off: Vec<Switch>,
     #[serde(default)]
     advice: Vec<Advice>,
 }
@@ -183,6 +187,14 @@ impl Recipe {
         Ok(Self { name: name.to_owned(), about: text.about.clone(), file: own, text })
     }
 
+    /// A recipe of this program, whatever the person who runs the tests has.
+    #[cfg(test)]
+    pub fn built_in(name: &str) -> Self {
+        let (name, text) = BUILT_IN.iter().find(|(known, _)| *known == name).expect("a recipe");
+        let text: Text = toml::from_str(text).expect("right");
+        Self { name: (*name).into(), about: text.about.clone(), file: None, text }
+    }
+
     /// Does the recipe have files there?
     pub fn has_files(&self, scope: Scope) -> bool {
         self.text.part.iter().any(|part| part.file(scope).is_some())
@@ -205,12 +217,23 @@ impl Recipe {
         self.text.directories.iter().map(|(directory, variable)| (directory.as_str(), variable.as_str()))
     }
 
+    /// The settings of the client that turn its hooks off.
+    pub fn switches(&self) -> &[Switch] {
+        &self.text.hooks_off
+    }
+
     fn is_wanted(&self, when: Option<When>, options: &Options) -> bool {
         when.is_none_or(|when| (when == When::Mcp) == self.has_mcp(options))
     }
 
-    /// The parts for these files, with the variables filled in.
-    pub fn parts(&self, scope: Scope, options: &Options, variables: &Variables) -> Result<Vec<Part>> {
+    /// The parts for these files, with the variables filled in. `ours`: recognises hooks of ours that are in the files.
+    pub fn parts(
+        &self,
+        scope: Scope,
+        options: &Options,
+        variables: &Variables,
+        ours: &Rc<dyn Ours>,
+    ) -> Result<Vec<Part>> {
         if !self.has_files(scope) {
             let message = format!("recipe `{}` has nothing for --{}", self.name, scope.as_str());
             return Err(Error::new(Code::Invalid, message)
@@ -230,7 +253,7 @@ impl Recipe {
             }
             let values: Vec<_> =
                 variables.iter().filter_map(|(name, value)| Some((*name, value.clone()?))).collect();
-            let content = self.content(part, &values)?;
+            let content = self.content(part, &values, ours)?;
             let must_be_plain = part.format == Format::Json && !part.comments;
             let wanted = self.is_wanted(part.when, options);
             parts.push(Part { file: file.to_owned(), wanted, must_be_plain, content });
@@ -238,7 +261,15 @@ impl Recipe {
         Ok(parts)
     }
 
-    fn content(&self, part: &PartText, values: &[(&'static str, String)]) -> Result<Content> {
+    fn content(
+        &self,
+        part: &PartText,
+        values: &[(&'static str, String)],
+        ours: &Rc<dyn Ours>,
+    ) -> Result<Content> {
+        if part.format != Format::File && !part.marks.is_empty() {
+            return Err(wrong(&self.name, "`marks` is for the format `file` only"));
+        }
         let filled = |text: &str| {
             fill(text, "{", "}", values).map_err(|e| {
                 let error = wrong(&self.name, e.message());
@@ -260,7 +291,7 @@ impl Recipe {
                 let Value::Object(entries) = filled_json(value, &filled)? else {
                     return Err(wrong(&self.name, "the content for a JSON file is not an object"));
                 };
-                Content::Json(Json { entries, marks: part.marks.clone(), named })
+                Content::Json(Json { entries, ours: ours.clone(), named })
             }
             Format::Toml => {
                 let table: toml::Table = part.content.parse().map_err(|e: toml::de::Error| {
@@ -374,11 +405,22 @@ impl Content {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{
+            hook_line,
+            own_hook::{Installation, OwnHook},
+        },
+        *,
+    };
+    use std::path::Path;
 
     fn recipe(text: &str) -> Recipe {
         let text: Text = toml::from_str(text).unwrap_or_else(|e| panic!("{e}"));
         Recipe { name: "x".into(), about: text.about.clone(), file: None, text }
+    }
+
+    fn everything() -> Rc<dyn Ours> {
+        Rc::new(Installation::here(Scope::User, Path::new("/")))
     }
 
     #[test]
@@ -395,15 +437,29 @@ mod tests {
             "fleet_directory",
             "outside_directory",
         ];
-        let variables: Variables = names.iter().map(|name| (*name, Some(format!("<{name}>")))).collect();
+        let value = |name: &str| match name {
+            "guard" => hook_line::guard("/x/fence", true),
+            "quiet" => hook_line::quiet("'/x y/fence'"),
+            "flags" => " --mcp --strict".into(),
+            "on_board" => " --board auth".into(),
+            name => format!("<{name}>"),
+        };
+        let variables: Variables = names.iter().map(|name| (*name, Some(value(name)))).collect();
         for (name, text) in BUILT_IN {
             for mcp in [false, true] {
-                let parts =
-                    recipe(text).parts(Scope::Project, &Options { mcp, ..Options::default() }, &variables);
+                let options = Options { mcp, ..Options::default() };
+                let parts = recipe(text).parts(Scope::Project, &options, &variables, &everything());
                 let parts = parts.unwrap_or_else(|e| panic!("{name}: {}", e.message()));
                 for part in &parts {
                     let made = part.content.apply(None).unwrap_or_else(|e| panic!("{name}: {e}"));
                     assert_eq!(part.content.remove(&made), Ok(None), "{name}: {}", part.file);
+                    let Content::Json(json) = &part.content else { continue };
+                    for line in json.texts(&made).expect("JSON").iter().filter(|text| text.contains("hook")) {
+                        assert!(
+                            OwnHook::parse(line).is_some(),
+                            "{name}: `fence setup` must know it again: {line}"
+                        );
+                    }
                 }
             }
         }
@@ -418,12 +474,16 @@ mod tests {
             (part("format = 'json'\ncontent = '{\"a\": \"{fense}\"}'"), "there is no variable `fense`"),
             (part("format = 'toml'\ncontent = 'a = 1'"), "`a` is neither in a table"),
             (
+                part("format = 'json'\nmarks = ['fence']\ncontent = '{}'"),
+                "`marks` is for the format `file` only",
+            ),
+            (
                 part("format = 'file'\ncontent = 'x'").replace("'f'", "'../f'"),
                 "`../f` is not a path below the project",
             ),
         ] {
-            let wrong =
-                recipe(&text).parts(Scope::Project, &Options::default(), &vec![("fence", Some("f".into()))]);
+            let variables = vec![("fence", Some("f".into()))];
+            let wrong = recipe(&text).parts(Scope::Project, &Options::default(), &variables, &everything());
             let wrong = wrong.expect_err(&text);
             assert!(
                 wrong.message().starts_with(&format!("recipe `x` is wrong: {why}")),
@@ -431,8 +491,8 @@ mod tests {
                 wrong.message()
             );
         }
-        let none =
-            recipe(&part("format = 'file'\ncontent = 'x'")).parts(Scope::User, &Options::default(), &vec![]);
+        let file = recipe(&part("format = 'file'\ncontent = 'x'"));
+        let none = file.parts(Scope::User, &Options::default(), &vec![], &everything());
         assert_eq!(none.expect_err("nothing").message(), "recipe `x` has nothing for --user");
         let unknown = toml::from_str::<Text>("about = 'x'\ncolour = 1").unwrap_err();
         assert!(unknown.message().contains("unknown field `colour`"), "{unknown}");

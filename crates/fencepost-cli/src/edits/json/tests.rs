@@ -10,6 +10,16 @@ fn hook(command: &str) -> Value {
     json!({"matcher": "Bash", "hooks": [{"type": "command", "command": command}]})
 }
 
+/// Texts that begin with the words of a hook of ours, and nobody's texts.
+#[derive(Debug)]
+struct Words(&'static [&'static str]);
+
+impl Ours for Words {
+    fn includes(&self, text: &str) -> bool {
+        self.0.iter().any(|words| text.starts_with(words))
+    }
+}
+
 fn ours() -> Json {
     Json {
         entries: object(json!({
@@ -18,7 +28,7 @@ fn ours() -> Json {
             "mcpServers": {"fence": {"command": "fence", "args": ["mcp"]}},
             "flag": true,
         })),
-        marks: vec!["fence hook ".into()],
+        ours: Rc::new(Words(&["fence hook "])),
         named: vec![vec!["mcpServers".into(), "fence".into()]],
     }
 }
@@ -80,7 +90,7 @@ fn entries_of_others_stay_wherever_they_are() {
     let both = r#"{"hooks": {"Stop": [{"hooks": [{"command": "x"}, {"command": "fence hook old"}]}]}}"#;
     let left = r#"{"hooks": {"Stop": [{"hooks": [{"command": "x"}]}]}}"#;
     assert_eq!(small().remove(both), Ok(Some(left.into())));
-    assert_eq!(small().marked_texts(both), Ok(vec!["fence hook old".into()]));
+    assert_eq!(small().texts(both), Ok(vec!["x".into(), "fence hook old".into()]));
 }
 
 #[test]
@@ -112,6 +122,19 @@ fn stale_entries_are_replaced_in_place() {
         current.starts_with(r#"{"mcpServers":{"fence":{ "command": "fence", "args": [ "mcp" ] },"x":{}}, "#),
         "{current}"
     );
+}
+
+#[test]
+fn elements_that_are_in_the_file_are_told() {
+    let told = |text: Option<&str>| -> Vec<bool> {
+        let ours = ours();
+        ours.elements(text).expect("JSON").into_iter().map(|(_, is_there)| is_there).collect()
+    };
+    assert_eq!(told(None), [false; 5]);
+    let made = ours().apply(None).expect("made");
+    assert_eq!(told(Some(&made)), [true; 5]);
+    let changed = made.replacen("\"Bash\"", "\"Other\"", 1);
+    assert_eq!(told(Some(&changed)).iter().filter(|is_there| !**is_there).count(), 1, "{changed}");
 }
 
 #[test]
@@ -242,7 +265,7 @@ proptest! {
                 json!({"other": {"x": 1}}),
                 json!({"mcpServers": {"x": {"command": "x"}}, "permissions": {"allow": ["x"]}}),
             ][at].clone()),
-            marks: vec![],
+            ours: Rc::new(Words(&[])),
             named: vec![],
         };
         let value = |text: &str| jsonc::parse(text).expect("JSON").expect("a value").value();

@@ -1,8 +1,8 @@
 //! A guarded command needs a live claim, whatever happens to the fleet and to `fence`.
 
 use super::{
-    model::{Step, fence, shell},
-    world::{Claude, World},
+    model::{Step, fence, shell, tool},
+    world::{Claude, Client::Codex, World},
 };
 use crate::with_each_client;
 use serde_json::json;
@@ -14,6 +14,51 @@ pub fn push(subject: &str) -> Step {
 }
 
 with_each_client! {
+    /// A session whose claim was taken may neither edit nor run anything until it acknowledges that.
+    fn a_lost_session_is_stopped_until_it_acknowledges(client, program) {
+        let edit = |name: &'static str| match client {
+            Claude => tool("Write", None, json!({ "file_path": name, "content": "late\n" })),
+            Codex => tool("apply_patch", None, json!(format!("*** Begin Patch\n*** Add File: {name}\n+late\n*** End Patch\n"))),
+        };
+        let world = World::set_up(client, program, vec![("the work", vec![
+            fence("claim", json!({ "board": "auth" })),
+            edit("before.txt"),
+            // Its hook learns of the loss, at the latest.
+            shell("true").behind("before the late edit"),
+            edit("late.txt"),
+            shell("touch late.sh && echo ran"),
+            shell("fence ready"),
+            fence("finish", json!({ "how": "acknowledge" })),
+            edit("after.txt"),
+            shell("touch after.sh && echo ran"),
+            push("late"),
+            fence("claim", json!({ "task": "auth-2" })),
+            push("second"),
+        ])]);
+        world.add(2);
+        // Codex offers apply_patch to some of its models only.
+        let codex = ["--sandbox", "danger-full-access", "-c", "model=gpt-5.5"];
+        let session = world.session_in(&world.path("repo"), "do the work", &codex);
+        world.model.reached("before the late edit");
+        world.ok(&["unclaim", "task/auth-1"]);
+        world.ok(&["claim", "auth-1"]);
+        world.model.open("before the late edit");
+        session.succeeds();
+        let result = |step| world.model.result("the work", step);
+        for step in [3, 4] {
+            let denied = result(step);
+            assert!(denied.contains("lost claim task/auth-1@1") && denied.contains("holds task/auth-1 now"), "{denied}");
+        }
+        assert!(result(5).contains("auth-2"), "a plain command of fence passes: {}", result(5));
+        assert!(result(6).contains("task/auth-1@1"), "{}", result(6));
+        assert!(result(8).contains("ran"), "{}", result(8));
+        assert!(result(9).contains("holds no claim any more"), "{}", result(9));
+        assert!(result(11).contains("pushed second"), "{}", result(11));
+        let made = ["before.txt", "late.txt", "late.sh", "after.txt", "after.sh"].map(|name| world.path("repo").join(name).exists());
+        assert_eq!(made, [true, false, false, true, true], "{}", world.model.summary());
+        assert_eq!(world.pushed(), ["second", "begin"]);
+    }
+
     /// An agent claims by MCP and pushes by shell, loses its claim, is denied a push, and completes another task.
     fn a_push_after_a_lost_claim_is_denied(client, program) {
         let world = World::set_up(client, program, vec![("the work", vec![
@@ -44,7 +89,7 @@ with_each_client! {
         assert!(result(0).contains(&run), "the shell acts for another run than MCP: {}", result(0));
         assert!(result(2).contains("pushed first"), "{}", result(2));
         let denied = result(3);
-        assert!(denied.contains("holds no claim any more") && denied.contains(&format!("fence lift {run}")), "{denied}");
+        assert!(denied.contains("lost claim task/auth-1@1") && denied.contains(&format!("fence lift {run}")), "{denied}");
         assert!(result(5).contains("pushed third"), "{}", result(5));
         assert_eq!(world.pushed(), ["third", "first", "begin"]);
         assert_eq!(world.status("auth-2"), "completed");
@@ -72,10 +117,10 @@ with_each_client! {
         session.succeeds();
         let result = |step| world.model.result("the work", step);
         assert_eq!(world.pushed(), ["third", "first", "begin"], "{}", world.model.summary());
-        assert!(result(3).contains("holds no claim any more"), "{}", result(3));
+        assert!(result(3).contains("lost claim task/auth-1@1 (the task was cancelled)"), "{}", result(3));
         assert_eq!(world.status("auth-2"), "completed");
         let shown = world.model.conversation("the work").shown;
-        assert!(shown.contains("the task of claim task/auth-1@1 was cancelled"), "{shown}");
+        assert!(shown.contains("you lost claim task/auth-1@1: the task was cancelled"), "{shown}");
     }
 
     /// The hook of the client does not see a push by an alias; the git fence does. After a person's lift both let it pass.

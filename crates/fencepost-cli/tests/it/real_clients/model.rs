@@ -28,7 +28,7 @@ enum Act {
     Shell(String),
     /// A tool of `fence mcp`.
     Fence(&'static str, Value),
-    /// Another tool of the client. Codex groups its tools in namespaces.
+    /// Another tool of the client. Codex groups its tools in namespaces, and some take a text.
     Tool { name: &'static str, namespace: Option<&'static str>, input: Value },
     /// A step that depends on the results so far.
     After(fn(&[String]) -> Step),
@@ -321,6 +321,9 @@ impl Shared {
             false => self.step(&prompt, Request { script: "", results, shown }),
         };
         let use_tool = |name: &str, namespace: Option<&str>, input: Value| {
+            if let Value::String(text) = input {
+                return json!({ "type": "custom_tool_call", "id": format!("ctc_{call}"), "call_id": call, "name": name, "input": text });
+            }
             let mut item = json!({
                 "type": "function_call", "id": format!("fc_{call}"), "call_id": call, "name": name, "arguments": input.to_string(),
             });

@@ -51,6 +51,6 @@ fn the_plugin_is_valid_and_works(client: Client, program: PathBuf) {
     world.model.open("before the second push");
     session.succeeds();
     let denied = world.model.result("the work", 3);
-    assert!(denied.contains("holds no claim any more"), "{denied}");
+    assert!(denied.contains("lost claim task/auth-1@1"), "{denied}");
     assert_eq!(world.pushed(), ["first", "begin"]);
 }

@@ -16,7 +16,7 @@ with_each_client! {
             ("the work", vec![
                 fence("claim", json!({ "board": "auth" })),
                 push("first"),
-                fence("finish", json!({ "how": "done", "output": "ok" })),
+                fence("finish", json!({ "how": "release", "note": "not today" })),
                 push("second"),
             ]),
             ("elsewhere", vec![push("there")]),
@@ -34,7 +34,7 @@ with_each_client! {
         let result = |step| world.model.result("the work", step);
         assert_eq!(world.pushed(), ["first", "begin"], "{}", world.model.summary());
         assert!(result(3).contains("holds no claim any more"), "{}", result(3));
-        assert_eq!(world.status("auth-1"), "completed");
+        assert_eq!(world.status("auth-1"), "unassigned");
 
         world.ok_sh("git clone -q ../remote.git ../other");
         world.session_in(&world.path("other"), "elsewhere", &["--sandbox", "danger-full-access"]).succeeds();

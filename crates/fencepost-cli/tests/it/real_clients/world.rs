@@ -255,7 +255,7 @@ impl World {
         command.current_dir(directory);
         match self.client {
             Claude => {
-                command.args(["-p", prompt, "--output-format", "json", "--allowedTools", "Bash,Agent"]);
+                command.args(["-p", prompt, "--output-format", "json", "--allowedTools", "Bash,Agent,Write"]);
             }
             Codex => {
                 command.args(["exec", "--json"]).args(codex).arg(prompt);

@@ -17,7 +17,7 @@ const FOR: Millis = Millis::minutes(10);
 const LONGEST: Millis = Millis::days(1);
 
 /// Record in the log that a person lets a run do guarded commands without a claim, for a time. The client's hooks enforce it, on
-/// the machine of the session; the fleet only keeps the record.
+/// the machine of the session; the fleet only keeps the record. An agent's key is refused.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lift {
@@ -38,7 +38,8 @@ pub struct Lifted {
 
 impl Op for Lift {
     const NAME: &'static str = "run/lift";
-    const ACCESS: Access = Access::Agent;
+    // An agent must not be able to write that a person lifted its guard.
+    const ACCESS: Access = Access::Admin;
     // A repeat only writes a second line to the log.
     const ON_RETRY: OnRetry = OnRetry::Idempotent;
     const EXAMPLE: &'static str = r#"{"run":"claude-7f3a","for_ms":600000,"reason":"hotfix"}"#;

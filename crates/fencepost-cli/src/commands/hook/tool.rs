@@ -1,0 +1,157 @@
+//! Which kind of tool a client is about to call. The names are those of Claude Code 2.1 and Codex 0.169.
+
+use super::Input;
+use crate::guarded::shell::{Kind, Line};
+use serde_json::Value;
+
+/// Tools that run a command line.
+const SHELLS: [&str; 8] =
+    ["Bash", "PowerShell", "Monitor", "shell", "local_shell", "exec_command", "unified_exec", "write_stdin"];
+/// Tools that write files.
+const WRITERS: [&str; 7] =
+    ["Edit", "MultiEdit", "Write", "NotebookEdit", "EnterWorktree", "ExitWorktree", "apply_patch"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tool {
+    /// One of `fence mcp`.
+    Own,
+    /// A command line.
+    Shell(String),
+    /// All texts of an input whose form is not known, which may be a command line.
+    Unknown(String),
+    /// It writes files, or does what another MCP server offers.
+    Writes,
+    Reads,
+}
+
+impl Tool {
+    /// `reads`: names of tools that only read. A `*` at the end stands for any text.
+    pub fn of(input: &Input, reads: &[String]) -> Self {
+        let name = input.tool_name.as_deref().unwrap_or_default();
+        let is_listed = |listed: &String| match listed.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => name == listed,
+        };
+        if input.is_own_tool() {
+            return Tool::Own;
+        }
+        if WRITERS.contains(&name) {
+            return Tool::Writes;
+        }
+        if name.starts_with("mcp__") {
+            return if reads.iter().any(is_listed) { Tool::Reads } else { Tool::Writes };
+        }
+        let given = input.tool_input.as_ref().unwrap_or(&Value::Null);
+        match (given.get("command"), given.get("cmd")) {
+            (Some(Value::String(line)), None) | (None, Some(Value::String(line))) => {
+                Tool::Shell(line.clone())
+            }
+            (None, None) if given.is_null() || (given.is_object() && !SHELLS.contains(&name)) => Tool::Reads,
+            _ => Tool::Unknown(texts(given)),
+        }
+    }
+}
+
+/// Commands of fence that run another one. `fence guard` is none of them: it refuses by itself after a loss.
+const RUNNERS: [&str; 5] = ["lock", "once", "work", "loop", "demo"];
+
+/// The words of a line that is one plain `fence` command, and runs no other command.
+pub fn plain_fence(line: &str) -> Option<Vec<String>> {
+    let parsed = Line::parse(line)?;
+    let [command] = parsed.commands.as_slice() else { return None };
+    let runs = |text: &str| RUNNERS.contains(&text);
+    let is_literal = command.words.iter().all(|word| word.kind <= Kind::Quoted && !runs(&word.text));
+    let is_plain = command.is_plain() && command.word(0) == "fence" && !command.writes && is_literal;
+    is_plain.then(|| command.words.iter().map(|word| word.text.clone()).collect())
+}
+
+/// All texts in a value, the names of its fields among them.
+fn texts(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(texts).collect::<Vec<_>>().join(" "),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| format!("{name} {}", texts(value)))
+            .collect::<Vec<_>>()
+            .join("\n"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn plain_commands_of_fence() {
+        for line in [
+            "fence ack",
+            " fence ack # it is lost",
+            "fence ack 2>&1",
+            "fence ack &",
+            "fence claim auth-3 --keep",
+            "fence done --output 'git push; done'",
+            "fence guard",
+        ] {
+            assert!(plain_fence(line).is_some(), "{line}");
+        }
+        for line in [
+            "",
+            "ls",
+            "fence ack; ls",
+            "fence ack && rm x",
+            "fence ack | sh",
+            "fence ack > x",
+            "X=1 fence ack",
+            "fence $x",
+            "fence \"$(rm x)\"",
+            "fence `rm x`",
+            "fence lock a -- rm x",
+            "fence --json once k -- rm x",
+            "fence work --agent a",
+            "fence mail work x",
+            "fence loop run x",
+            "(fence ack)\nrm x",
+            "if fence ack; then rm x; fi",
+            "./fence ack",
+            "fence ack <(rm x)",
+            "fence note <<EOF\n$(rm x)\nEOF",
+            "fence ack 2> \"$(rm x)\"",
+        ] {
+            assert!(plain_fence(line).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_tools() {
+        let reads = ["mcp__github__get_*".to_owned(), "mcp__db__query".to_owned()];
+        let shell = |line: &str| Tool::Shell(line.into());
+        let unknown = |text: &str| Tool::Unknown(text.into());
+        for (name, input, expected) in [
+            ("Bash", json!({ "command": "git push", "description": "x" }), shell("git push")),
+            ("exec_command", json!({ "cmd": "git push" }), shell("git push")),
+            ("", json!({ "command": "git push" }), shell("git push")),
+            ("Bash", json!({ "command": ["bash", "-lc", "git push"] }), unknown("command bash -lc git push")),
+            ("Bash", json!({ "command": { "a": "git push" } }), unknown("command a git push")),
+            ("Bash", json!({ "command": "ls", "cmd": "git push" }), unknown("command ls\ncmd git push")),
+            ("Bash", json!("git push"), unknown("git push")),
+            ("Bash", json!({ "script": "git push" }), unknown("script git push")),
+            ("x", json!(["git", "push"]), unknown("git push")),
+            ("Edit", json!({ "file_path": "x", "new_string": "git push" }), Tool::Writes),
+            ("apply_patch", json!({ "command": "*** Begin Patch" }), Tool::Writes),
+            ("mcp__github__push_files", json!({ "command": "x" }), Tool::Writes),
+            ("mcp__github__get_issue", json!({}), Tool::Reads),
+            ("mcp__db__query", json!({}), Tool::Reads),
+            ("mcp__db__query2", json!({}), Tool::Writes),
+            ("mcp__fence__claim", json!({}), Tool::Own),
+            ("Read", json!({ "file_path": "x" }), Tool::Reads),
+            ("Bash", json!(null), Tool::Reads),
+        ] {
+            let event =
+                Input { tool_name: Some(name.into()), tool_input: Some(input.clone()), ..Input::default() };
+            assert_eq!(Tool::of(&event, &reads), expected, "{name} {input}");
+        }
+    }
+}

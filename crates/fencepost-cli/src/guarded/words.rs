@@ -1,0 +1,61 @@
+//! The words of a line, as a net sees them: whatever quotes, separators and expansions stand around them.
+
+/// A word of a line, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word {
+    pub text: String,
+    /// It is the last part of a path, and can only be a program: `/usr/bin/git`, but not `docs/push`.
+    pub is_program: bool,
+}
+
+/// The words of the line, read in several ways: a backslash quotes (`pu\sh`), separates the parts of a path, or begins `\n`.
+pub fn readings(line: &str) -> Vec<Vec<Word>> {
+    let joined = line.replace("\\\r\n", " ").replace("\\\n", " ");
+    if !joined.contains('\\') {
+        return vec![words(&joined)];
+    }
+    let breaks = ["\\n", "\\t", "\\r"].iter().fold(joined.clone(), |text, escape| text.replace(escape, " "));
+    vec![words(&joined.replace('\\', "")), words(&joined.replace('\\', "/")), words(&breaks)]
+}
+
+fn words(line: &str) -> Vec<Word> {
+    let text = without_quotes(line).to_lowercase();
+    let mut words = Vec::new();
+    for word in text.split(|c: char| !(c.is_alphanumeric() || "-_.:/@=+".contains(c))) {
+        add(word, &mut words);
+        // `NAME=push`, `npm@latest`, `${x:-push}`.
+        if word.contains(['=', '@', ':']) {
+            word.split(['=', '@']).for_each(|part| add(part, &mut words));
+            let default = word.split_once(':').map_or("", |(_, default)| default);
+            add(default.trim_start_matches(['-', '=', '+']), &mut words);
+        }
+    }
+    words
+}
+
+fn add(word: &str, words: &mut Vec<Word>) {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    let short = [".exe", ".cmd", ".bat"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
+    words.push(Word { text: short.to_owned(), is_program: true });
+    // `git-push` in git's own directory is `git push`.
+    if let Some(verb) = short.strip_prefix("git-") {
+        words.push(Word { text: "git".into(), is_program: true });
+        words.push(Word { text: verb.to_owned(), is_program: false });
+    }
+    words.push(Word { text: word.to_owned(), is_program: false });
+}
+
+/// Without quotes, which join what stands around them, and without `$NAME`, which separates.
+fn without_quotes(line: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(line.len()), line);
+    while let Some(at) = rest.find(['\'', '"', '$']) {
+        out.push_str(&rest[..at]);
+        let is_variable = rest[at..].starts_with('$');
+        rest = &rest[at + 1..];
+        let name = |c: char| is_variable && (c.is_ascii_alphanumeric() || c == '_');
+        // `$'text'` is text.
+        out.push_str(if rest.starts_with(name) { " " } else { "" });
+        rest = rest.trim_start_matches(name);
+    }
+    out + rest
+}

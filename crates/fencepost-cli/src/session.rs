@@ -1,0 +1,280 @@
+//! A client's session: the claims that it holds, those that it lost, and whether it acknowledged that. One file per run, beside the records
+//! of `identity`. The hooks of the client and of git read it and write it; so do the keeper and the commands that claim.
+
+mod file;
+mod standing;
+
+use crate::{
+    context::Context,
+    identity::{self, Reason},
+};
+use fencepost::{Millis, Time, claim, claim::Verdict};
+pub use file::{Known, Locked, acknowledge, forget_old, known, lift, renewed};
+use serde::{Deserialize, Serialize};
+pub use standing::Standing;
+use std::collections::BTreeMap;
+
+/// What is known about a session.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    /// The address of the fleet in which the session last held a claim. The file is this user's own.
+    pub fleet: Option<String>,
+    /// When a hook last renewed the run.
+    pub renewed_at: Option<Time>,
+    /// Its claims at the last look, and those that it made since, also for other runs.
+    pub held: Vec<Held>,
+    /// Claims that it lost, and has not acknowledged.
+    pub lost: Vec<Lost>,
+    /// The losses that it acknowledged last.
+    pub acknowledged: Vec<Lost>,
+    /// How its last claim ended that it did not lose, or of which it acknowledged the loss.
+    pub ended: Option<Ended>,
+    /// The number of notes that the session knows, by task.
+    pub notes: BTreeMap<String, usize>,
+    /// The last message of its agent's inbox, and the number of its unread mentions, that the session was told of.
+    pub mail: Option<(i64, i64)>,
+    /// The fleet did not answer: until then, no hook asks it only to renew and to look for news.
+    pub silent_until: Option<Time>,
+    /// Tasks that the session was offered when it was idle.
+    pub offered: Vec<String>,
+    /// A stop was refused while these claims were held.
+    pub stop_refused: Vec<String>,
+    /// Its run is marked as waiting for a person.
+    pub is_waiting: bool,
+    /// A person lifted the guard.
+    pub lift: Option<Lift>,
+    /// When the file was last written, by the clock of this machine.
+    pub written_at: Option<Time>,
+}
+
+/// A claim, as the fleet last confirmed it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub token: String,
+    pub run: String,
+    /// The end of its lease, unless it is renewed. After it the fleet is asked.
+    pub until: Time,
+}
+
+/// A claim that the session did not end itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    pub token: String,
+    pub how: Loss,
+    /// When this was noticed.
+    pub at: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Its lease ended, or an operator took it away.
+    Over,
+    /// Its lease ended by the clock of this machine, and the fleet could not be asked.
+    Unconfirmed,
+    /// Another run has the item.
+    Taken,
+    /// Another run finished it.
+    Finished,
+    Cancelled,
+}
+
+/// How a session ended its claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    Completed,
+    /// Released, failed, or lost and acknowledged.
+    GivenUp,
+}
+
+/// A guard that a person lifted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lift {
+    pub until: Time,
+    pub reason: Option<String>,
+}
+
+/// A session holds few claims. A file with more losses was not written by one.
+const LOST_MAX: usize = 50;
+
+/// How long a claim that the fleet confirmed counts as alive, if the clock of this machine says that its lease is over.
+const CONFIRMED: Millis = Millis::seconds(1);
+
+impl Held {
+    /// A claim that the fleet just confirmed. Its clock may be behind ours.
+    pub fn confirmed(claim: &claim::Claim, now: Time) -> Self {
+        let until = claim.expires_at.max(now.plus(CONFIRMED));
+        Self { token: claim.token.clone(), run: claim.run.clone(), until }
+    }
+}
+
+impl Session {
+    /// Records claims that the fleet says are alive. A new one acknowledges what was lost before. Claims in another fleet are
+    /// forgotten: a session works in one.
+    pub fn hold(&mut self, claims: Vec<Held>, fleet: &str) {
+        if claims.is_empty() {
+            return;
+        }
+        if self.is_elsewhere(fleet) {
+            self.held.clear();
+            self.notes.clear();
+        }
+        self.fleet = Some(fleet.to_owned());
+        for claim in claims {
+            // Its lease seemed to be over when the fleet could not be asked.
+            let seemed_lost = self.lost.iter().position(|lost| lost.token == claim.token);
+            match (self.held.iter_mut().find(|held| held.token == claim.token), seemed_lost) {
+                (Some(held), _) => *held = claim,
+                (None, Some(place)) => {
+                    self.lost.remove(place);
+                    self.held.push(claim);
+                }
+                (None, None) => {
+                    self.acknowledge();
+                    self.held.push(claim);
+                }
+            }
+        }
+    }
+
+    /// The run was renewed until then. A claim may end earlier, and is asked about then.
+    pub fn renew(&mut self, run: &str, until: Time) {
+        for held in self.held.iter_mut().filter(|held| held.run == run) {
+            held.until = until;
+        }
+    }
+
+    /// The session ended this claim, by this verb.
+    pub fn end(&mut self, token: &str, verb: &str) {
+        self.held.retain(|held| held.token != token);
+        self.lost.retain(|lost| lost.token != token);
+        let gave_up = matches!(verb, "fail" | "release" | "reject");
+        self.ended = Some(if gave_up { Ended::GivenUp } else { Ended::Completed });
+    }
+
+    /// The claim is over, and the session did not end it.
+    pub fn lose(&mut self, token: &str, how: Loss, now: Time) -> Lost {
+        self.held.retain(|held| held.token != token);
+        let lost = Lost { token: token.to_owned(), how, at: now };
+        self.lost.retain(|lost| lost.token != token);
+        self.lost.truncate(LOST_MAX - 1);
+        self.lost.push(lost.clone());
+        lost
+    }
+
+    /// The session knows what it lost. Returns that.
+    pub fn acknowledge(&mut self) -> &[Lost] {
+        if !self.lost.is_empty() {
+            self.acknowledged = std::mem::take(&mut self.lost);
+            self.ended = Some(Ended::GivenUp);
+        }
+        &self.acknowledged
+    }
+
+    /// The fleet cannot be asked: claims whose lease is over count as lost.
+    pub fn lapse(&mut self, now: Time) {
+        let over: Vec<String> =
+            self.held.iter().filter(|held| held.until <= now).map(|held| held.token.clone()).collect();
+        for token in over {
+            self.lose(&token, Loss::Unconfirmed, now);
+        }
+    }
+
+    /// Is the lease of a claim over, as far as this record knows?
+    pub fn is_stale(&self, now: Time) -> bool {
+        self.held.iter().any(|held| held.until <= now)
+    }
+
+    /// Did it never hold a claim?
+    pub fn is_blank(&self) -> bool {
+        self.held.is_empty() && self.lost.is_empty() && self.ended.is_none()
+    }
+
+    /// Did the session hold its last claim in another fleet?
+    pub fn is_elsewhere(&self, fleet: &str) -> bool {
+        self.fleet.as_deref().is_some_and(|own| own != fleet)
+    }
+
+    /// Did a person lift the guard, and is it not yet over?
+    pub fn is_lifted(&self, now: Time) -> bool {
+        self.lift.as_ref().is_some_and(|lift| lift.until > now)
+    }
+}
+
+impl Loss {
+    /// The reason why a claim is over that its holder did not end.
+    pub fn of(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::AlreadyClaimed => Loss::Taken,
+            Verdict::AlreadyFinished => Loss::Finished,
+            Verdict::Cancelled => Loss::Cancelled,
+            Verdict::Ok | Verdict::LeaseExpired | Verdict::NotFound => Loss::Over,
+        }
+    }
+}
+
+impl Lost {
+    /// What happened to the claim: a clause after its token.
+    pub fn describe(&self) -> &'static str {
+        match self.how {
+            Loss::Over => "its lease ended, or an operator took it away",
+            Loss::Unconfirmed => {
+                "its lease ended (the machine slept, or nothing renewed it), and the fleet cannot be asked now"
+            }
+            Loss::Taken => "its lease ended or it was taken away, and another run has the task",
+            Loss::Finished => "another run finished the task",
+            Loss::Cancelled => "the task was cancelled",
+        }
+    }
+}
+
+/// The runs whose records count for a process in an agent's session, the innermost first: a run that was named, a subagent, the session.
+/// None for a person.
+pub fn runs(context: &Context) -> Vec<String> {
+    let (own, session) = (context.identity(), identity::identify(None, None));
+    let mut runs = Vec::new();
+    if session.reason.is_agent() {
+        runs.extend(identity::with_session(&own.run));
+        runs.extend(identity::with_session(&session.run).into_iter().filter(|run| *run != own.run));
+    }
+    let session = runs.last().cloned();
+    // The session once, at the end.
+    runs.retain(|run| Some(run) != session.as_ref());
+    runs.into_iter().chain(session).collect()
+}
+
+/// The runs in whose records a claim of this process is remembered. A subagent stands for itself. If a client was started for a run, its
+/// hooks act for that one, and a claim for a run that a command names is its session's, too.
+pub fn records(context: &Context) -> Vec<String> {
+    let own = context.identity();
+    let session = identity::identify(None, None);
+    match (own.reason.is_agent(), session.reason.is_agent(), &own.reason) {
+        (true, ..) => vec![own.run.clone()],
+        (false, true, Reason::Variable) => vec![own.run.clone(), session.run],
+        (false, true, _) => vec![session.run],
+        (false, false, _) => Vec::new(),
+    }
+}
+
+/// Remembers claims that a command of an agent's session made, perhaps for another run: the hooks of the session look after them.
+pub fn remember(context: &Context, claims: &[claim::Claim]) {
+    for run in records(context) {
+        remember_for(context, &run, claims);
+    }
+}
+
+/// The same for a session whose run is known.
+pub fn remember_for(context: &Context, run: &str, claims: &[claim::Claim]) {
+    let Ok(location) = context.location() else { return };
+    if claims.is_empty() {
+        return;
+    }
+    let now = context.terminal.now();
+    let held = claims.iter().map(|claim| Held::confirmed(claim, now)).collect();
+    let mut locked = Locked::open(run);
+    locked.session.hold(held, &location.absolute_url());
+    // Without the file, the hooks find the claims of the session's own run.
+    let _ = locked.save(now);
+}

@@ -1,0 +1,148 @@
+//! The file of a session.
+
+use super::{Lift, Lost, Session};
+use crate::{
+    identity::recorded,
+    private_files::{Directory, Missing},
+};
+use fencepost::{Error, Millis, Result, Time};
+use std::{
+    fs::{File, TryLockError},
+    io,
+};
+
+const PREFIX: &str = "session-";
+const LOCK: &str = ".lock";
+/// A name of a file has at most 255 bytes.
+const RUN_MAX: usize = 200;
+/// Files of sessions that were silent for this long are removed.
+const KEPT: Millis = Millis::days(30);
+
+/// The facts of a session, while nobody else changes them: two hooks of one session run at the same time. If there is no directory for
+/// them, the hooks work without a memory.
+#[derive(Debug)]
+pub struct Locked {
+    kept: io::Result<(Directory, File)>,
+    name: String,
+    pub session: Session,
+}
+
+impl Locked {
+    pub fn open(run: &str) -> Self {
+        Self::with(run, |file| file.lock())
+    }
+
+    fn with(run: &str, lock: impl FnOnce(&File) -> io::Result<()>) -> Self {
+        let name = name(run);
+        // The file itself is replaced, and cannot have the lock.
+        let locked = |directory: Directory| {
+            let file = directory.file(&format!("{name}{LOCK}"), Missing::Create)?;
+            lock(&file)?;
+            Ok((directory, file))
+        };
+        let kept = recorded::directory().and_then(locked);
+        let session = kept.as_ref().ok().and_then(|(directory, _)| parse(directory, &name));
+        Self { session: session.unwrap_or_default(), kept, name }
+    }
+
+    /// Is there a file for it?
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_ok()
+    }
+
+    pub fn save(mut self, now: Time) -> Result<()> {
+        let failed =
+            |e: &io::Error| Error::unavailable(format!("the state of the session cannot be kept: {e}"));
+        let (directory, _lock) = self.kept.as_ref().map_err(failed)?;
+        self.session.written_at = Some(now);
+        let text = serde_json::to_string(&self.session).map_err(Error::internal)?;
+        recorded::replace(directory, &self.name, text.as_bytes()).map_err(|e| failed(&e))
+    }
+}
+
+/// The record that counts for an event.
+#[derive(Debug, Default)]
+pub struct Known {
+    pub run: String,
+    pub session: Session,
+    /// A person lifted the guard of one of the runs.
+    pub is_lifted: bool,
+}
+
+/// Reads the records of these runs, without a lock. The first that ever held a claim counts, else the last.
+pub fn known(runs: &[String], now: Time) -> Known {
+    let directory = recorded::directory().ok();
+    let mut known = Known::default();
+    for run in runs {
+        let session =
+            directory.as_ref().and_then(|directory| parse(directory, &name(run))).unwrap_or_default();
+        known.is_lifted |= session.is_lifted(now);
+        if known.session.is_blank() {
+            (known.run, known.session) = (run.clone(), session);
+        }
+    }
+    known
+}
+
+/// The session of this run acknowledges what it lost.
+pub fn acknowledge(run: &str, now: Time) -> Result<Vec<Lost>> {
+    let mut locked = Locked::open(run);
+    let is_new = !locked.session.lost.is_empty();
+    let acknowledged = locked.session.acknowledge().to_vec();
+    if is_new {
+        locked.save(now)?;
+    }
+    Ok(acknowledged)
+}
+
+/// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.
+pub fn renewed(session: &str, run: &str, until: Time, now: Time) {
+    let try_lock = |file: &File| {
+        file.try_lock().map_err(|e| match e {
+            TryLockError::Error(e) => e,
+            TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+        })
+    };
+    let mut locked = Locked::with(session, try_lock);
+    if locked.session.held.iter().any(|held| held.run == run) {
+        locked.session.renew(run, until);
+        // Without it the hooks ask the fleet.
+        let _ = locked.save(now);
+    }
+}
+
+/// Lifts the guard of a session and of its subagents, on this machine. A person has seen what they lost.
+pub fn lift(run: &str, lift: Lift, now: Time) -> Result<()> {
+    let subagents = format!("{}.", name(run));
+    let others = recorded::directory().and_then(|directory| directory.names()).unwrap_or_default();
+    for name in others.iter().filter(|name| name.starts_with(&subagents) && !name.ends_with(LOCK)) {
+        acknowledge(name.trim_start_matches(PREFIX), now)?;
+    }
+    let mut locked = Locked::open(run);
+    locked.session.acknowledge();
+    locked.session.lift = Some(lift);
+    locked.save(now)
+}
+
+fn parse(directory: &Directory, name: &str) -> Option<Session> {
+    serde_json::from_str(&recorded::text(directory, name)?).ok()
+}
+
+/// Removes the files of sessions that were silent for long.
+pub fn forget_old(now: Time) {
+    let Ok(directory) = recorded::directory() else { return };
+    let names = directory.names().unwrap_or_default();
+    for name in names.iter().filter(|name| name.starts_with(PREFIX) && !name.ends_with(LOCK)) {
+        let session = parse(&directory, name).unwrap_or_default();
+        if session.written_at.is_some_and(|at| now.since(at) > KEPT) {
+            let _ = directory.remove(name);
+            let _ = directory.remove(&format!("{name}{LOCK}"));
+        }
+    }
+}
+
+fn name(run: &str) -> String {
+    // The fleet refuses a run with another character, and here it must not become a path.
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-:".contains(c) { c } else { '%' };
+    format!("{PREFIX}{}", run.chars().take(RUN_MAX).map(safe).collect::<String>())
+}

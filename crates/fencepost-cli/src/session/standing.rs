@@ -1,0 +1,97 @@
+//! The standing of a session, by its record. `hook/rule.rs` says what follows from it for a tool, and `git/session.rs` for a push.
+
+use super::{Ended, Lost, Session};
+use fencepost::Time;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It lost claims that it has not acknowledged, and holds no other.
+    Lost(Vec<Lost>),
+    /// The same, but it holds another one.
+    LostOne(Vec<Lost>),
+    Holds,
+    /// It gave its work back, or acknowledged a loss, and holds nothing since.
+    GaveUp,
+    Completed,
+    NeverClaimed,
+}
+
+impl Session {
+    pub fn standing(&self, now: Time) -> Standing {
+        let holds = self.held.iter().any(|held| held.until > now);
+        match (self.lost.is_empty(), holds, self.ended) {
+            (false, false, _) => Standing::Lost(self.lost.clone()),
+            (false, true, _) => Standing::LostOne(self.lost.clone()),
+            (true, true, _) => Standing::Holds,
+            (true, false, Some(Ended::GivenUp)) => Standing::GaveUp,
+            (true, false, Some(Ended::Completed)) => Standing::Completed,
+            (true, false, None) => Standing::NeverClaimed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Held, Loss},
+        *,
+    };
+
+    /// The standing after these steps. A claim lasts for ten units of time.
+    fn after(steps: &str) -> &'static str {
+        let mut session = Session::default();
+        let mut now = Time(0);
+        for step in steps.split("; ") {
+            let (verb, token) = step.split_once(' ').unwrap_or((step, ""));
+            match verb {
+                "claim" => {
+                    let held =
+                        Held { token: token.into(), run: "r".into(), until: now.plus(fencepost::Millis(10)) };
+                    session.hold(vec![held], "f");
+                }
+                "lose" => drop(session.lose(token, Loss::Taken, now)),
+                "ack" => drop(session.acknowledge().len()),
+                "at" => now = Time(token.parse().expect("a time")),
+                "offline" => session.lapse(now),
+                verb => session.end(token, verb),
+            }
+        }
+        match session.standing(now) {
+            Standing::Lost(_) => "lost",
+            Standing::LostOne(_) => "lost one",
+            Standing::Holds => "holds",
+            Standing::GaveUp => "gave up",
+            Standing::Completed => "completed",
+            Standing::NeverClaimed => "never claimed",
+        }
+    }
+
+    #[test]
+    fn standings() {
+        for (steps, expected) in [
+            ("at 1", "never claimed"),
+            ("claim a", "holds"),
+            ("claim a; lose a", "lost"),
+            ("claim a; claim b; lose a", "lost one"),
+            ("claim a; claim b; lose a; done b", "lost"),
+            ("claim a; claim b; lose a; lose b; ack", "gave up"),
+            ("claim a; claim b; lose a; ack", "holds"),
+            ("claim a; claim b; lose a; ack; done b", "completed"),
+            ("claim a; lose a; claim b", "holds"),
+            ("claim a; lose a; claim b; release b", "gave up"),
+            ("claim a; lose a; ack; ack", "gave up"),
+            ("claim a; done a", "completed"),
+            ("claim a; verdict a", "completed"),
+            ("claim a; fail a", "gave up"),
+            ("claim a; release a; claim b; done b", "completed"),
+            ("claim a; at 9; offline", "holds"),
+            ("claim a; at 10; offline", "lost"),
+            ("claim a; at 5; claim b; at 10; offline", "lost one"),
+            // It was renewed all the same.
+            ("claim a; at 10; offline; claim a", "holds"),
+            ("ack", "never claimed"),
+        ] {
+            assert_eq!(after(steps), expected, "{steps}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The guard by the standing of a session: what it may do while it holds, after it lost, and after it acknowledged that.
+
+use crate::{
+    hooks::{
+        before, claimed, denied, fleet, hook, hook_with, in_session, passes, recorded, session, told,
+        variable,
+    },
+    on_both,
+    sealed::{Finished, Sealed, eventually},
+};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// A call of this tool is about to happen.
+fn tool(sealed: &Sealed, client: &str, name: &str, input: Value, more: &[&str]) -> Finished {
+    tool_with(sealed, client, name, input, more, &[])
+}
+
+fn tool_with(
+    sealed: &Sealed,
+    client: &str,
+    name: &str,
+    input: Value,
+    more: &[&str],
+    variables: &[(&str, &str)],
+) -> Finished {
+    let mut event = recorded(client, "pre-tool-use");
+    event["tool_name"] = json!(name);
+    event["tool_input"] = input;
+    hook_with(sealed, &[&["pre-tool-use", "--client", client], more].concat(), &event, variables)
+}
+
+/// The tools by which each client writes.
+fn edits(sealed: &Sealed, client: &str) -> Vec<Finished> {
+    let names: &[&str] = match client {
+        "claude" => &["Edit", "MultiEdit", "Write", "NotebookEdit", "ExitWorktree"],
+        _ => &["apply_patch"],
+    };
+    names
+        .iter()
+        .map(|name| tool(sealed, client, name, json!({ "command": "git push", "new_string": "x" }), &[]))
+        .collect()
+}
+
+fn record_file(sealed: &Sealed, run: &str) -> PathBuf {
+    sealed.path().join(".local/state/fence/sessions").join(format!("session-{run}"))
+}
+
+fn record(sealed: &Sealed, run: &str) -> Value {
+    let text = std::fs::read_to_string(record_file(sealed, run)).expect("a record");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The lease of each claim in the record ended long ago, as if the machine had slept.
+fn overslept(sealed: &Sealed, run: &str) {
+    let mut slept = record(sealed, run);
+    for held in slept["held"].as_array_mut().expect("claims") {
+        held["until"] = json!("2020-01-01T00:00:00Z");
+    }
+    std::fs::write(record_file(sealed, run), slept.to_string()).expect("written");
+}
+
+/// Nobody listens there.
+const GONE: [(&str, &str); 1] = [("FENCE_URL", "http://127.0.0.1:9")];
+
+on_both! {
+    fn a_session_that_lost_its_claim_is_stopped_until_it_acknowledges(sealed: Sealed) {
+        fleet(&sealed, 3);
+        for (client, task) in [("claude", "auth-1"), ("codex", "auth-2")] {
+            let token = claimed(&sealed, client, task);
+            edits(&sealed, client).iter().for_each(passes);
+            sealed.ok(&["unclaim", task]);
+            sealed.ok(&["claim", task, "--run", "other"]);
+            assert!(told(&hook(&sealed, client, "post-tool-use")).contains(&format!("you lost claim {token}")));
+            // All that writes or runs is refused, more than once.
+            let lost = |said: &Finished| {
+                let reason = denied(said);
+                assert!(reason.contains(&format!("lost claim {token}")), "{reason}");
+                assert!(reason.contains(&format!("Run other holds task/{task} now.")), "{reason}");
+                assert!(reason.contains("fence ack") && reason.contains("reading is allowed"), "{reason}");
+            };
+            edits(&sealed, client).iter().for_each(lost);
+            edits(&sealed, client).iter().for_each(lost);
+            for line in [
+                "ls", "cargo test", "fence ready; ls", "fence ready && rm -r x", "fence show \"$(rm x)\"", "fence lock a -- ls",
+                "fence once k -- ls", "fence work --agent a", "fence mail work box -- ls", "fence loop run x", "",
+            ] {
+                lost(&before(&sealed, client, line, &[]));
+            }
+            lost(&tool(&sealed, client, "Bash", json!({ "command": ["ls"] }), &[]));
+            let github = |more: &[&str]| tool(&sealed, client, "mcp__github__get_issue", json!({}), more);
+            lost(&github(&[]));
+            lost(&github(&["--reads", "mcp__github__list_*"]));
+            passes(&github(&["--reads", "mcp__jira,mcp__github__get_*"]));
+            passes(&tool(&sealed, client, "Read", json!({ "file_path": "x" }), &[]));
+            passes(&tool(&sealed, client, "mcp__fence__look", json!({}), &[]));
+            for line in ["fence ready", "fence show auth-3 --json", "fence note auth-3 'git push failed'", "fence guard -- ls"] {
+                passes(&before(&sealed, client, line, &[]));
+            }
+            // A claim that is refused acknowledges nothing.
+            let refused = in_session(&sealed, client, &format!("fence claim {task}; exit $?"));
+            assert_eq!(refused.code, 4, "{refused:?}");
+            lost(&before(&sealed, client, "ls", &[]));
+
+            // The hook acknowledges: in a client's sandbox the command could not write the record.
+            passes(&before(&sealed, client, "fence ack", &[]));
+            let said = in_session(&sealed, client, "fence ack; exit $?");
+            assert!(said.code == 0 && said.out.contains(&format!("acknowledged: {token} is over")), "{said:?}");
+            edits(&sealed, client).iter().for_each(passes);
+            passes(&before(&sealed, client, "cargo test", &[]));
+            let reason = denied(&before(&sealed, client, "git push", &[]));
+            assert!(reason.contains("holds no claim any more"), "{reason}");
+            // A new claim, too.
+            claimed(&sealed, client, "auth-3");
+            passes(&before(&sealed, client, "git push", &[]));
+            sealed.ok(&["unclaim", "auth-3"]);
+            denied(&before(&sealed, client, "git push", &[]));
+            edits(&sealed, client).iter().for_each(|said| drop(denied(said)));
+            claimed(&sealed, client, "auth-3");
+            edits(&sealed, client).iter().for_each(passes);
+            assert_eq!(in_session(&sealed, client, "fence release; exit $?").code, 0);
+        }
+    }
+
+    /// Completed work may be pushed. Work that was given back may not.
+    fn the_guard_after_the_end_of_a_claim(sealed: Sealed) {
+        fleet(&sealed, 4);
+        let push = |more: &[&str]| before(&sealed, "claude", "git push", more);
+        for (end, is_completed) in
+            [("done", true), ("release", false), ("fail --reason no", false), ("done", true)]
+        {
+            claimed(&sealed, "claude", "");
+            passes(&push(&["--strict"]));
+            in_session(&sealed, "claude", &format!("fence {end}"));
+            if is_completed {
+                assert!(told(&push(&[])).contains("completed its claim"), "{end}");
+            } else {
+                assert!(denied(&push(&[])).contains("gave its work back"), "{end}");
+            }
+            denied(&push(&["--strict"]));
+            passes(&hook(&sealed, "claude", "post-tool-use"));
+            edits(&sealed, "claude").iter().for_each(passes);
+            passes(&before(&sealed, "claude", "cargo test", &["--strict"]));
+        }
+    }
+
+    fn one_of_two_claims_is_lost(sealed: Sealed) {
+        fleet(&sealed, 2);
+        let (first, _) = (claimed(&sealed, "claude", "auth-1"), claimed(&sealed, "claude", "auth-2"));
+        sealed.ok(&["unclaim", "auth-1"]);
+        assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&first));
+        // It is told with each call, and not refused.
+        for _ in 0..2 {
+            assert!(edits(&sealed, "claude").iter().all(|said| told(said).contains(&format!("lost claim {first}"))));
+            assert!(told(&before(&sealed, "claude", "git push", &[])).contains("you still hold another claim"));
+        }
+        in_session(&sealed, "claude", "fence ack");
+        edits(&sealed, "claude").iter().for_each(passes);
+        passes(&before(&sealed, "claude", "git push", &[]));
+        sealed.ok(&["cancel", "auth-2"]);
+        passes(&hook_with(&sealed, &["session-end", "--client", "claude"], &recorded("claude", "session-end"), &[("FENCE_RUN", "x")]));
+        // A person's answer to the agent tells it, too.
+        assert!(told(&hook(&sealed, "claude", "user-prompt-submit")).contains("was cancelled"));
+        denied(&before(&sealed, "claude", "ls", &[]));
+        sealed.ok(&["lift", &session("claude"), "--for", "1h"]);
+        passes(&before(&sealed, "claude", "ls", &[]));
+        // After the lift the loss is known, and the guard is as before.
+        sealed.ok(&["lift", &session("claude"), "--for", "0s"]);
+        passes(&before(&sealed, "claude", "ls", &[]));
+        denied(&before(&sealed, "claude", "git push", &[]));
+    }
+
+    /// By the record alone: the lease is over, and only then is the fleet asked.
+    fn a_lapse_is_met_at_once(sealed: Sealed) {
+        fleet(&sealed, 2);
+        let run = session("claude");
+        let token = claimed(&sealed, "claude", "auth-1");
+        let edit = |variables: &[(&str, &str)]| tool_with(&sealed, "claude", "Edit", json!({}), &[], variables);
+        passes(&edit(&GONE));
+        overslept(&sealed, &run);
+        let reason = denied(&edit(&GONE));
+        assert!(reason.contains("the machine slept") && reason.contains("cannot be asked"), "{reason}");
+        // The claim is alive all the same: somebody renewed it.
+        passes(&edit(&[]));
+        passes(&edit(&GONE));
+        overslept(&sealed, &run);
+        sealed.ok(&["end", &run]);
+        let reason = denied(&edit(&[]));
+        assert!(reason.contains(&format!("lost claim {token} (its lease ended")), "{reason}");
+        assert!(reason.contains("Nobody holds task/auth-1 now"), "{reason}");
+        denied(&edit(&GONE));
+        in_session(&sealed, "claude", "fence ack");
+        passes(&edit(&[]));
+    }
+
+    fn a_subagent_stands_for_itself(sealed: Sealed) {
+        fleet(&sealed, 3);
+        let (parent, id) = (session("claude"), "a7d27e45c60957faa");
+        let run = format!("{parent}.{id}");
+        let of = |name: &str, input: Value| {
+            let mut event = recorded("claude", "pre-tool-use-subagent");
+            (event["tool_name"], event["tool_input"]) = (json!(name), input);
+            hook_with(&sealed, &["pre-tool-use"], &event, &[])
+        };
+        let edit = || of("Edit", json!({}));
+        claimed(&sealed, "claude", "auth-1");
+        passes(&edit());
+        let (name, session_id) = variable("claude");
+        let claim = |task: &str| {
+            let script = format!("export FENCE_RUN={run}; fence claim -q {task}");
+            let mut command = sealed.command("bash");
+            command.env(name, &session_id).args(["-c", &script]);
+            assert_eq!(crate::sealed::finished(command.output().expect("bash")).code, 0);
+        };
+        claim("auth-2");
+        sealed.ok(&["unclaim", "auth-2"]);
+        hook_with(&sealed, &["post-tool-use"], &{
+            let mut event = recorded("claude", "post-tool-use");
+            event["agent_id"] = json!(id);
+            event
+        }, &[]);
+        assert!(denied(&edit()).contains("task/auth-2@1"));
+        passes(&tool(&sealed, "claude", "Edit", json!({}), &[]));
+        // And the other way round.
+        claim("auth-3");
+        sealed.ok(&["unclaim", "auth-1"]);
+        hook(&sealed, "claude", "post-tool-use");
+        passes(&edit());
+        assert!(denied(&tool(&sealed, "claude", "Edit", json!({}), &[])).contains("task/auth-1@1"));
+        // A tool of ours acknowledges, by the hook.
+        passes(&tool(&sealed, "claude", "mcp__fence__finish", json!({ "how": "acknowledge" }), &[]));
+        passes(&tool(&sealed, "claude", "Edit", json!({}), &[]));
+        // A subagent that never claimed shares the standing of its session.
+        claimed(&sealed, "claude", "auth-1");
+        sealed.ok(&["unclaim", "auth-1"]);
+        hook(&sealed, "claude", "post-tool-use");
+        let mut other = recorded("claude", "pre-tool-use-subagent");
+        (other["agent_id"], other["tool_name"]) = (json!("b1"), json!("Edit"));
+        denied(&hook_with(&sealed, &["pre-tool-use"], &other, &[]));
+    }
+
+    /// The keeper records how long the claim lasts, so that an edit asks the fleet nothing while the agent thinks.
+    fn the_keeper_writes_the_record(sealed: Sealed) {
+        fleet(&sealed, 2);
+        let run = session("claude");
+        sealed.script(
+            "agent",
+            "fence claim -q --keep auth-1 && fence claim -q --keep auth-2\ntouch claimed\nwhile [ ! -e slept ]; do sleep 0.05; done\n\
+             fence done task/auth-2@1\nwhile [ ! -e over ]; do sleep 0.05; done",
+        );
+        let (name, id) = variable("claude");
+        let mut command = sealed.command("./agent");
+        let mut agent = command.env(name, id).spawn().expect("it starts");
+        let made = |file: &str| sealed.path().join(file).exists();
+        eventually("both are claimed", || made("claimed").then_some(()));
+        overslept(&sealed, &run);
+        std::fs::write(sealed.path().join("slept"), "").expect("written");
+        // The end of the other claim wakes the keeper, which renews the run.
+        eventually("the keeper wrote the record", || {
+            let held = record(&sealed, &run)["held"].clone();
+            held.as_array()?.iter().any(|held| held["until"].as_str().is_some_and(|until| until > "2021")).then_some(())
+        });
+        passes(&tool_with(&sealed, "claude", "Edit", json!({}), &[], &GONE));
+        std::fs::write(sealed.path().join("over"), "").expect("written");
+        agent.wait().expect("its end");
+    }
+}
+
+/// Nothing is lost on the record: an edit passes, whatever became of the fleet.
+#[test]
+fn a_fleet_that_cannot_be_reached_never_blocks_an_edit() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 2);
+    let edit = || tool_with(&sealed, "claude", "Edit", json!({ "new_string": "git push" }), &[], &GONE);
+    let shell = |line: &str| tool_with(&sealed, "claude", "Bash", json!({ "command": line }), &[], &GONE);
+    passes(&edit());
+    denied(&shell("git push"));
+    let token = claimed(&sealed, "claude", "");
+    for _ in 0..2 {
+        passes(&edit());
+        passes(&shell("cargo test"));
+        assert!(denied(&shell("git push")).contains("nobody can tell"));
+        in_session(&sealed, "claude", &format!("fence done {token}"));
+    }
+}
+
+#[test]
+fn an_acknowledgement_needs_a_session() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let said = sealed.fence(&["ack"]);
+    assert!(said.code == 1 && said.err.contains("agent's session"), "{said:?}");
+    let said = in_session(&sealed, "claude", "fence ack --json; exit $?");
+    let reply: Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!((said.code, &reply["acknowledged"]), (0, &json!([])), "{said:?}");
+}
