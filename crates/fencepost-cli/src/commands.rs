@@ -5,7 +5,7 @@ use crate::{
     output::{events::time_of_day, text::wrapped},
 };
 use clap::{Args, Subcommand};
-use fencepost::{Code, Error, Millis, Result};
+use fencepost::{Code, Error, Millis, Result, files};
 use std::process::ExitCode;
 
 /// Declares the commands, in the groups under which `--help` lists them.
@@ -173,11 +173,29 @@ fn is_stdin(file: &str) -> bool {
     matches!(file, "-" | "@-")
 }
 
-/// The text of a file, or of standard input for `-`.
-fn read_file(file: &str) -> Result<String> {
+/// The longest plan. A server takes 2 MiB, unless its settings raise the limit.
+const PLAN_MAX: u64 = 64 * 1024 * 1024;
+
+/// The longest text of an argument, and the longest line of a file. No field takes as much.
+const TEXT_MAX: u64 = 16 * 1024 * 1024;
+
+/// Opens a file that the command line names. Somebody else may have made it, so it is a regular file. Only a descriptor that the
+/// caller opened may be a pipe: `<(…)` in a shell is `/dev/fd/63`.
+fn open(path: &str) -> std::io::Result<std::fs::File> {
+    if path == "/dev/stdin" || path.starts_with("/dev/fd/") {
+        return std::fs::File::open(path);
+    }
+    files::open_regular(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::Other => std::io::Error::other(format!("{e}; a pipe is read with `-`")),
+        _ => e,
+    })
+}
+
+/// The text of a file with at most so many bytes, or of standard input for `-`.
+fn read_file(file: &str, most: u64) -> Result<String> {
     let text = match is_stdin(file) {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(file),
+        true => files::text_of(std::io::stdin(), most),
+        false => open(file).and_then(|file| files::text_of(file, most)),
     };
     text.map_err(|e| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}")))
 }
@@ -192,7 +210,7 @@ fn text(given: String) -> Result<String> {
     match given.strip_prefix('@') {
         _ if is_stdin(&given) => read(std::io::stdin()).map_err(unreadable),
         Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
-        Some(path) => std::fs::File::open(path).and_then(read).map_err(unreadable),
+        Some(path) => open(path).and_then(read).map_err(unreadable),
         None => Ok(given),
     }
 }
@@ -217,13 +235,12 @@ fn one_of<T: Copy>(what: &str, all: &[T], name: impl Fn(T) -> &'static str, text
     })
 }
 
-/// Reads up to 16 MiB. No field takes as much, so the engine refuses the text and names its limit. An endless input does not fill
+/// Reads up to the limit of a text. The engine refuses a longer one and names the limit of its field. An endless input does not fill
 /// the memory.
 fn read(from: impl std::io::Read) -> std::io::Result<String> {
-    const MOST: u64 = 16 * 1024 * 1024;
     let mut bytes = Vec::new();
-    std::io::Read::read_to_end(&mut from.take(MOST), &mut bytes)?;
-    let is_cut = bytes.len() as u64 == MOST;
+    std::io::Read::read_to_end(&mut from.take(TEXT_MAX), &mut bytes)?;
+    let is_cut = bytes.len() as u64 == TEXT_MAX;
     String::from_utf8(bytes).or_else(|e| match e.utf8_error().error_len() {
         // The limit may fall into the middle of a character.
         None if is_cut => Ok(String::from_utf8_lossy(e.as_bytes()).into_owned()),

@@ -22,6 +22,9 @@ use std::{cell::OnceCell, path::PathBuf, process::Command, sync::Arc};
 use tokio::sync::OnceCell as AsyncOnceCell;
 pub use waiting::{GIVE_BACK, unless};
 
+/// The variable with the key for the server.
+pub const KEY: &str = "FENCE_KEY";
+
 /// The part of the command line that is the same for every command.
 #[derive(Debug)]
 pub struct Invocation {
@@ -158,7 +161,7 @@ impl Context {
         let (ours, other) = location.variables();
         command.env(ours, location.absolute_url()).env_remove(other);
         if let Some(key) = self.key() {
-            command.env("FENCE_KEY", key);
+            command.env(KEY, key);
         }
         if let Some(authority) = self.authority() {
             command.env("FENCE_CA", authority);

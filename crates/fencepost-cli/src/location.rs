@@ -9,7 +9,7 @@ use crate::{
     settings::{Source, without_password},
     trust,
 };
-use fencepost::{Code, Error, Result};
+use fencepost::{Code, Error, Result, address};
 use repository::main_work_tree;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -127,7 +127,8 @@ pub type NamedUrl = Option<(String, Source)>;
 /// the same way are refused: either choice could be the wrong one.
 pub fn find(url: NamedUrl, db: NamedUrl, here: &Path) -> Result<Location> {
     if let Some((url, source)) = url.as_ref().filter(|(url, _)| !fencepost_client::is_remote(url)) {
-        return Err(Error::new(Code::Invalid, format!("`{url}` ({source}) is not the address of a server"))
+        let message = format!("`{}` ({source}) is not the address of a server", without_password(url));
+        return Err(Error::new(Code::Invalid, message)
             .hint("an address is like https://fence.example.com; --db or FENCE_DB names a database"));
     }
     let rank = |source: &Source| match source {
@@ -147,7 +148,7 @@ pub fn find(url: NamedUrl, db: NamedUrl, here: &Path) -> Result<Location> {
             .hint("unset one of the two; --url or --db decides for one command"));
     }
     if let Some((url, source)) = url.into_iter().chain(db).min_by_key(|(_, source)| rank(source)) {
-        return Ok(Location { url: relative_to_source(url, &source), reason: Reason::Named(source) });
+        return Ok(Location { url: relative_to_source(url, &source)?, reason: Reason::Named(source) });
     }
     let (file, reason) = match (main_work_tree(here), data_home()) {
         (Some(root), _) => {
@@ -189,16 +190,18 @@ pub fn refuse_link(path: &Path) -> Result<()> {
 }
 
 /// A path in a settings file is relative to the directory of that file.
-fn relative_to_source(url: String, source: &Source) -> String {
+fn relative_to_source(url: String, source: &Source) -> Result<String> {
     let location = Location { url, reason: Reason::Home };
     let directory = match source {
         Source::File(path) => path.parent(),
         _ => None,
     };
-    match (location.file(), directory) {
+    // Before its name is shown, or becomes the name of a directory.
+    location.file().and_then(Path::to_str).map_or(Ok(()), address::check_path)?;
+    Ok(match (location.file(), directory) {
         (Some(file), Some(directory)) => directory.join(file).display().to_string(),
         _ => location.url,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -288,6 +291,14 @@ mod tests {
         assert_eq!((postgres.file(), postgres.is_remote()), (None, false));
         let shown = at(None, flag("postgres://h/db?user=kim&password=x@y&sslmode=disable", "db")).shown();
         assert_eq!(shown, "postgres://h/db?user=kim&password=…&sslmode=disable");
+        let refused =
+            |url: NamedUrl, db: NamedUrl| find(url, db, here).expect_err("no URL").to_json().to_string();
+        for pairs in ["host=h user=kim password=secret", "sqlite:password = 'secret'", "x password='secret"] {
+            assert!(!refused(None, variable(pairs, "FENCE_DB")).contains("secret"), "{pairs}");
+            assert!(!refused(variable(pairs, "FENCE_URL"), None).contains("secret"), "{pairs}");
+            assert!(!refused(None, file(pairs)).contains("secret"), "{pairs}");
+        }
+        assert!(!refused(variable(database, "FENCE_URL"), None).contains("secret"));
         assert_eq!(at(None, flag("sqlite:x.db", "db")).file(), Some(Path::new("x.db")));
         assert_eq!(at(flag(server, "url"), None).variables(), ("FENCE_URL", "FENCE_DB"));
     }

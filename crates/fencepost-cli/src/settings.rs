@@ -9,6 +9,7 @@ use crate::{
     trust::{self, ProjectFile, Untrusted},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, parser::ValueSource};
+pub use fencepost::address::without_password;
 use fencepost::{Code, Error, Result};
 use std::{
     collections::BTreeMap,
@@ -93,6 +94,11 @@ impl File {
         Ok(Self { untrusted, ..file })
     }
 
+    /// The file, if it has this setting, whether it is in force or not.
+    pub fn with(&self, key: &str) -> Option<&Path> {
+        self.values.contains_key(key).then_some(&self.path)
+    }
+
     fn read(path: PathBuf, command: &Command) -> Result<Self> {
         let text =
             std::fs::read_to_string(&path).map_err(|e| wrong(&path, format!("it cannot be read: {e}")))?;
@@ -160,22 +166,9 @@ pub fn shown(key: &str, value: &str) -> String {
     match key {
         "key" => "…".to_owned(),
         key if key.ends_with("-secret") => "…".to_owned(),
-        "db" => without_password(value),
+        "db" | "url" => without_password(value),
         _ => value.to_owned(),
     }
-}
-
-/// An address for people: a password in it is not shown.
-pub fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (rest, options) = rest.split_once('?').map_or((rest, None), |(rest, all)| (rest, Some(all)));
-    let rest = match rest.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
-        Some((user, host)) => format!("{user}:…@{host}"),
-        None => rest.to_owned(),
-    };
-    let option = |option| if str::starts_with(option, "password=") { "password=…" } else { option };
-    let options = options.map(|all| all.split('&').map(option).collect::<Vec<_>>().join("&"));
-    format!("{scheme}://{rest}{}", options.map_or(String::new(), |all| format!("?{all}")))
 }
 
 /// The files in this directory and above it, nearest first.

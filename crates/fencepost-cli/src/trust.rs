@@ -11,7 +11,7 @@ use crate::{
     names::unique,
     output::text::line,
 };
-use fencepost::{Code, Error, Result};
+use fencepost::{Code, Error, Result, files};
 use rustix::{fs::OFlags, process::geteuid};
 use sha2::{Digest, Sha256};
 use std::{
@@ -73,17 +73,7 @@ pub fn text(path: &Path) -> Result<String> {
 
 /// The text of a small regular file. A project could contain a pipe that nobody writes to, or a device without an end.
 pub fn small_text(path: &Path) -> io::Result<String> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut text = String::new();
-    file.take(SIZE_MAX + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > SIZE_MAX {
-        true => Err(io::Error::other(format!("it is longer than {SIZE_MAX} bytes"))),
-        false => Ok(text),
-    }
+    files::text(path, SIZE_MAX)
 }
 
 /// Fails if a fleet that nobody named belongs to another user and is not trusted.

@@ -1,5 +1,6 @@
 //! Files of JSON with one object per line. Errors name the line.
 
+use crate::limits::{LIMITS, Limits, TooLarge};
 use fencepost::{Code, Error, Result, op};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -13,7 +14,7 @@ pub struct Lines<T> {
 
 /// Parses the text of `file`, which only errors name. Empty lines are skipped.
 pub fn parse_file<T: DeserializeOwned>(file: &str, text: &str) -> Result<Lines<T>> {
-    let lines = parse(text)?;
+    let lines = parse(file, text)?;
     if lines.items.is_empty() { Err(no_tasks(file)) } else { Ok(lines) }
 }
 
@@ -22,14 +23,29 @@ pub(crate) fn no_tasks(file: &str) -> Error {
         .hint("each task is a JSON object on its own line")
 }
 
-fn parse<T: DeserializeOwned>(text: &str) -> Result<Lines<T>> {
+fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<Lines<T>> {
     let mut lines = Lines { items: Vec::new(), numbers: Vec::new() };
-    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let item = op::decode(line).map_err(|error| on_line(error, at + 1))?;
+    for line in numbered(file, text, LIMITS) {
+        let (number, line) = line?;
+        let item = op::decode(line).map_err(|error| on_line(error, number))?;
         lines.items.push(item);
-        lines.numbers.push(at + 1);
+        lines.numbers.push(number);
     }
     Ok(lines)
+}
+
+/// The lines that are not empty, with their numbers. The text of `file` as a whole was limited when it was read.
+pub(crate) fn numbered<'t>(
+    file: &'t str,
+    text: &'t str,
+    limits: Limits,
+) -> impl Iterator<Item = Result<(usize, &'t str)>> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines.enumerate().map(move |(rows, (at, line))| match line.len() {
+        _ if rows >= limits.rows => Err(TooLarge::Rows(limits.rows).of(file)),
+        bytes if bytes > limits.value => Err(on_line(TooLarge::Value(limits.value).of(file), at + 1)),
+        _ => Ok((at + 1, line)),
+    })
 }
 
 impl<T> Lines<T> {
@@ -90,7 +106,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_line() {
-        let lines = parse::<Item>("{\"title\": \"a\"}\n\n {\"title\": \"b\"}\r\n").unwrap();
+        let parse = |text: &str| parse::<Item>("plan.jsonl", text);
+        let lines = parse("{\"title\": \"a\"}\n\n {\"title\": \"b\"}\r\n").unwrap();
         assert_eq!(lines.numbers, [1, 3]);
         for (text, says) in [
             (
@@ -102,7 +119,7 @@ mod tests {
             ("\n[1]", "line 2: it is not a JSON object"),
             ("{\"title\": \"a\"} x", "line 1: trailing characters at column 16"),
         ] {
-            let error = parse::<Item>(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.message().starts_with(says), "{error}");
             assert_eq!(error.field("line").unwrap(), says.as_bytes()[5] - b'0');
         }
@@ -110,5 +127,24 @@ mod tests {
         assert_eq!(lines.locate(refused("tasks[1].title")).message(), "line 3: `title` is empty");
         assert_eq!(lines.locate_item(refused("tasks[1].title"), 0).message(), "line 1: `title` is empty");
         assert_eq!(lines.locate(refused("tasks")).message(), "`tasks` is empty");
+    }
+
+    #[test]
+    fn lines_are_limited() {
+        let read = |text: &'static str| {
+            let limits = Limits { rows: 2, value: 3, total: 0 };
+            let lines = numbered("all.jsonl", text, limits).collect::<Result<Vec<_>>>();
+            lines.map_err(|e| (e.code(), e.message().to_owned()))
+        };
+        assert_eq!(read("abc\n\nb\n").unwrap(), [(1, "abc"), (3, "b")]);
+        for (text, says) in [
+            ("a\n\nb\nc", "`all.jsonl` is too large for an import: it has more than 2 rows"),
+            (
+                "a\nabcd",
+                "line 2: `all.jsonl` is too large for an import: it has a value or a row with more than 3 bytes",
+            ),
+        ] {
+            assert_eq!(read(text), Err((Code::TooLarge, says.into())));
+        }
     }
 }

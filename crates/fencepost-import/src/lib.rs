@@ -16,6 +16,7 @@ mod boards;
 mod fit;
 mod item_types;
 pub mod json_lines;
+pub mod limits;
 mod names;
 mod report;
 mod sources;

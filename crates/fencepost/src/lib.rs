@@ -71,14 +71,16 @@
 //! - [`event`]: the log of every change.
 //! - [`key`], [`admin`]: keys for remote callers; checking, pruning, exporting and restoring a fleet.
 //! - [`op`]: the registry of all verbs, from which the server and the command line are made.
-//! - [`sync`], [`tls`], [`hidden`]: helpers for the other crates of this project.
+//! - [`address`], [`files`], [`sync`], [`tls`], [`hidden`]: helpers for the other crates of this project.
 
+pub mod address;
 mod backoff;
 mod caller;
 mod clock;
 mod db;
 mod engine;
 mod error;
+pub mod files;
 pub mod hidden;
 mod ids;
 mod json;

@@ -1,4 +1,4 @@
-use super::{ServerKey, read_file, text};
+use super::{PLAN_MAX, ServerKey, read_file, text};
 use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
@@ -93,7 +93,7 @@ impl Add {
 }
 
 async fn plan(context: &Context, file: &str, board: Option<String>) -> Result<ExitCode> {
-    let lines = json_lines::parse_file(file, &read_file(file)?)?;
+    let lines = json_lines::parse_file(file, &read_file(file, PLAN_MAX)?)?;
     let op = task::Plan { board, tasks: lines.items.clone(), request: context.request() };
     let reply = context.call(op).await.map_err(|error| lines.locate(error))?;
     context.print(&reply, |reply| {

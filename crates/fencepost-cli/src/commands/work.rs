@@ -27,7 +27,7 @@ use crate::{
     worktree::Repository,
 };
 use clap::{Args, ValueEnum, ValueHint};
-use fencepost::{Code, Error, Millis, Result, agent, agent::Type, storm};
+use fencepost::{Code, Error, Millis, Result, agent, agent::Type, key, storm};
 use fencepost_client::renewal::{self, Ticks};
 use futures_util::future::join_all;
 use profile::{NoVerdict, Profile};
@@ -43,8 +43,8 @@ use worker::Worker;
 /// die with it, and the work goes to another worker.
 ///
 /// The child gets its prompt on standard input (or as an argument: see its profile), and in its environment FENCE_RUN, FENCE_AGENT,
-/// FENCE_TRIGGER (the type), FENCE_TRIGGER_FILE (the trigger as JSON), FENCE_CLAIM (if there is one claim) and the fleet in FENCE_DB
-/// or FENCE_URL. So `fence done`, `fence fail`, `fence settle` and the others work in it. What it prints is kept: fence log RUN -f.
+/// FENCE_TRIGGER (the type), FENCE_TRIGGER_FILE (the trigger as JSON), FENCE_CLAIM (if there is one claim), the fleet in FENCE_DB or
+/// FENCE_URL, and this worker's key in FENCE_KEY (see --no-key). So `fence done`, `fence fail`, `fence settle` and the others work in it. What it prints is kept: fence log RUN -f.
 ///   exit 0       done, if the child said so itself (fence done); with the profile exec it need not
 ///   exit 75      the work goes back for a minute; the attempt does not count
 ///   other codes  the attempt failed; the work is tried again after a while, if attempts are left
@@ -109,6 +109,10 @@ pub struct Work {
     /// The directory for work trees  [default: .fence/trees in the repository]
     #[arg(long, value_name = "DIR", env = "FENCE_TREES", hide_env_values = true, value_hint = ValueHint::AnyPath)]
     trees: Option<PathBuf>,
+    /// Do not give the children this worker's key (FENCE_KEY). Without a key of their own their `fence` commands are refused by a server
+    /// that asks for one; their exit codes decide
+    #[arg(long)]
+    no_key: bool,
     /// Lease: how long the work stays claimed if this machine dies. A number without a unit is milliseconds
     #[arg(long, value_name = "DURATION", value_parser = milliseconds, env = "TRIGGERING_LEASE_TIMEOUT_MS", hide_env_values = true, default_value = "45s")]
     ttl: Millis,
@@ -220,9 +224,13 @@ impl Work {
             return Ok(ExitCode::from(127));
         }
         let location = context.location()?;
+        self.check_key(context)?;
         let database_file = location.database_file();
         let repository = self.repository(context).await?;
         let service = Service::new(context).await?;
+        if !self.no_key && location.is_remote() {
+            warn_of_admin(&service, context).await;
+        }
         let mut signals = Service::signals()?;
         let mut screen = if self.plain || context.json() { None } else { Screen::open()? };
         let report = Rc::new(Report::new(context, screen.is_some()));
@@ -315,6 +323,18 @@ impl Work {
         Ok(Some(repository))
     }
 
+    /// A key in a settings file is read by every `fence` that the children start.
+    fn check_key(&self, context: &Context) -> Result<()> {
+        match context.settings().1.with("key").filter(|_| self.no_key) {
+            None => Ok(()),
+            Some(file) => Err(Error::new(
+                Code::Invalid,
+                format!("the key is in {}, which children read, too", file.display()),
+            )
+            .hint("with --no-key, give the worker its key in FENCE_KEY alone")),
+        }
+    }
+
     /// A misspelt program is noticed before anything is claimed.
     fn missing_program(&self, profile: &Profile) -> Option<String> {
         let given = self.command.first().cloned();
@@ -338,6 +358,18 @@ impl Work {
         let path = PathBuf::from(profile);
         let stem = path.file_stem().map_or(profile.into(), |stem| stem.to_string_lossy());
         Ok((1..=count).map(|n| format!("{stem}-{n}")).collect())
+    }
+}
+
+/// An admin's key may do everything, and so may a child that gets it. Only an admin may list the keys.
+async fn warn_of_admin(service: &Service<'_>, context: &Context) {
+    if context.key().is_none() {
+        return;
+    }
+    let list = key::List { all: false, limit: Some(1) };
+    if service.connection.call(list).await.is_ok() {
+        let message = "children get the key of this worker, and it is an admin's: use the key of the agent, or --no-key";
+        context.warn(&Error::new(Code::Invalid, message));
     }
 }
 

@@ -2,7 +2,12 @@
 
 use crate::{on_both, sealed::Sealed};
 use rusqlite::Connection;
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs::{self, OpenOptions},
+    io::Write,
+    path::PathBuf,
+};
 
 const PM: &[u8] = include_bytes!("../data/pm-tasks.db");
 
@@ -373,4 +378,91 @@ fn an_order_that_cannot_be_kept_is_listed() {
     for first in ["task/a-103@1", "task/a-102@1", "task/a-101@1"] {
         assert_eq!(sealed.ok(&["claim", "-q"]), first);
     }
+}
+
+/// A stranger's file may be a pipe or a device, or hold far more than it seems to.
+#[test]
+fn only_regular_files_of_a_limited_size_are_imported() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    // Somebody writes to the pipes, so that a command that reads one ends as well.
+    let refused = |kind: &str, file: &str| {
+        let said = sealed.sh(&format!("fence import {kind} {file}"));
+        assert_eq!(said.code, 1, "{said:?}");
+        said.err
+    };
+    let beside = sealed.sh("mkfifo pipe; ln -s /dev/null device");
+    assert_eq!(beside.code, 0, "{beside:?}");
+    let pipe = OpenOptions::new().read(true).write(true).open(sealed.path().join("pipe")).expect("a pipe");
+    (&pipe).write_all(b"this is no database, and has more than 20 bytes").expect("written");
+    for kind in ["pm", "agent-swarm"] {
+        for file in ["pipe", "device"] {
+            let said = refused(kind, file);
+            assert!(said.contains(&format!("`{file}` cannot be read: it is not a regular file")), "{said}");
+        }
+    }
+    drop(pipe);
+    for file in ["device", "/dev/zero", "."] {
+        let said = refused("jsonl", file);
+        assert!(said.contains("it is not a regular file; a pipe is read with `-`"), "{said}");
+    }
+    let piped = r#"(printf '{"id":"a-1","title":"x"}' > pipe) >/dev/null 2>&1 &
+        fence import jsonl pipe; code=$?; kill $!; exit $code"#;
+    let said = sealed.sh(piped);
+    assert!(said.code == 1 && said.err.contains("a pipe is read with `-`"), "{said:?}");
+    let said = sealed.sh(r#"fence import jsonl <(printf '{"id":"a-1","title":"x"}')"#);
+    assert_eq!(said.out, "imported 1 task: 1 to a", "the caller's own pipe");
+
+    // A journal that is a pipe: SQLite would wait for its writer.
+    let (_, list) = sealed.pm("list.db", TABLES);
+    drop(list);
+    assert_eq!(sealed.sh("mkfifo list.db-journal").code, 0);
+    let journal = sealed.path().join("list.db-journal");
+    let held = OpenOptions::new().read(true).write(true).open(&journal).expect("a pipe");
+    let said = refused("pm", "list.db");
+    assert!(said.contains("`list.db-journal` is not a regular file"), "{said}");
+    drop(held);
+
+    // A column that is computed has no bytes in the file.
+    for (name, bomb) in [("blob.db", "zeroblob(1000000000)"), ("text.db", "hex(zeroblob(100000000))")] {
+        let sql = format!(
+            "create table tasks(sprint text, task_num, title, bomb as ({bomb}));
+             insert into tasks(sprint, task_num, title) values ('a', 1, 'one')"
+        );
+        drop(sealed.pm(name, &sql));
+        let said = refused("pm", name);
+        assert!(said.contains("it has a value or a row with more than 16777216 bytes"), "{said}");
+    }
+    sealed.swarm("swarm.db", "alter table agent_tasks add column bomb as (zeroblob(1000000000))");
+    let said = refused("agent-swarm", "swarm.db");
+    assert!(said.contains("it has a value or a row with more than 16777216 bytes"), "{said}");
+    let line = format!("{{\"id\":\"a-2\",\"title\":\"x\",\"body\":\"{}\"}}", "x".repeat(17 << 20));
+    sealed.write("long.jsonl", &line);
+    let said = refused("jsonl", "long.jsonl");
+    assert!(said.contains("line 1: `long.jsonl` is too large for an import"), "{said}");
+    assert_eq!(sealed.ok(&["list"]), "a-1  unassigned  50  x");
+}
+
+/// Other files that the command line names are opened in the same way.
+#[test]
+fn no_command_waits_for_a_pipe_or_reads_without_end() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    for command in [
+        "fence add -f /dev/null",
+        "fence add one --body @/dev/null",
+        "fence call task/list @/dev/null",
+        "fence mail push box @/dev/null",
+        "fence mail push box --lines /dev/null",
+        "fence loop start l --prd /dev/null",
+    ] {
+        let said = sealed.sh(command);
+        assert!(said.code == 1 && said.err.contains("it is not a regular file"), "{command}: {said:?}");
+    }
+    let said = sealed.sh("fence add -f - < /dev/zero");
+    assert!(said.err.contains("`-` cannot be read: it is longer than 67108864 bytes"), "{said:?}");
+    let said = sealed.sh("fence mail push box --lines - < /dev/zero");
+    assert!(said.err.contains("`-` cannot be read: a line is longer than 16777216 bytes"), "{said:?}");
+    let said = sealed.sh("fence mail push box --lines <(printf 'one\r\ntwo')");
+    assert_eq!(said.out, "pushed 2 messages");
 }

@@ -15,7 +15,7 @@ const SWARM: &[u8] = include_bytes!("../data/agent-swarm.sqlite");
 
 impl Sealed {
     /// The sample, changed by this SQL.
-    fn swarm(&self, name: &str, sql: &str) -> PathBuf {
+    pub fn swarm(&self, name: &str, sql: &str) -> PathBuf {
         self.write(name, SWARM);
         let path = self.path().join(name);
         // Its rows refer to users that are not in the sample.

@@ -54,6 +54,45 @@ on_both! {
         assert!(open.code == 1 && open.err.contains("a key is needed to call this fleet"), "{open:?}");
         assert_eq!(by(&key("kim", "admin"), "key list").code, 0);
     }
+
+    /// The children of a worker have its key, unless it withholds it. A profile can give them another one.
+    fn a_worker_can_withhold_its_key(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let admin = sealed.ok(&["key", "add", "kim", "--role", "admin", "-q"]);
+        let agent = sealed.ok(&["key", "add", "bob", "--role", "agent", "-q"]);
+        let server = Served::start(&sealed, &[]);
+        let there = sealed.over(&format!("http://{}", server.address));
+        there.first_commit();
+        let work = |key: &str, words: &str| {
+            sealed.ok(&["add", "one", "--board", "b"]);
+            there.sh(&format!(
+                "rm -f told; FENCE_KEY={key} fence work --agent bob --count 1 {words} || exit; cat told"
+            ))
+        };
+        let told = format!("> {}/told", there.path().display());
+        let child = format!("-- sh -c '(echo \"child ${{FENCE_KEY-none}}\"; fence list >/dev/null 2>&1; echo $?) >{told}'");
+
+        let said = work(&agent, &child);
+        assert!(said.out.ends_with(&format!("child {agent}\n0")) && !said.err.contains("admin"), "{said:?}");
+        let said = work(&admin, &child);
+        assert!(said.out.ends_with(&format!("child {admin}\n0")), "{said:?}");
+        assert!(said.err.contains("children get the key of this worker, and it is an admin's"), "{said:?}");
+        let setup = format!("--worktree --setup 'echo setup ${{FENCE_KEY-none}} >{told}'");
+        for words in [format!("--no-key {child}"), format!("--no-key {setup} {child}")] {
+            let said = work(&admin, &words);
+            assert!(said.out.ends_with("child none\n1") && !said.out.contains("fence_"), "{said:?}");
+            assert!(!said.out.contains("setup") || said.out.contains("setup none"), "{said:?}");
+            assert_eq!(said.err, "");
+        }
+        there.write("ours.toml", format!("env = {{ FENCE_KEY = '{agent}' }}\nno_verdict = 'done'\n"));
+        let said = work(&admin, &format!("--no-key --profile ours.toml {child}"));
+        assert!(said.out.ends_with(&format!("child {agent}\n0")), "{said:?}");
+        // A file with the key would give it back to them.
+        there.write("fence.toml", format!("key = '{admin}'\n"));
+        there.ok(&["trust"]);
+        let refused = work(&admin, &format!("--no-key {child}"));
+        assert!(refused.code == 1 && refused.err.contains("fence.toml, which children read, too"), "{refused:?}");
+    }
 }
 
 #[test]

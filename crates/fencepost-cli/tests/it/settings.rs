@@ -270,3 +270,39 @@ on_both! {
         assert!(!events.contains("\"agent\":\"codex-2\""), "who makes a key is not whom it is for: {events}");
     }
 }
+
+/// A password of the database is shown nowhere, in whatever form the address is, and becomes no file's name.
+#[test]
+fn no_command_shows_a_password() {
+    let forms = [
+        "postgres://kim:SECRET@127.0.0.1:1/db",
+        "postgres://kim:SE?CRET@127.0.0.1:1/db",
+        "postgres://127.0.0.1:1/db?user=kim&p%61ssword=SECRET",
+        "host=127.0.0.1 port=1 user=kim password=SECRET",
+        "host=127.0.0.1 port=1 user=kim password = 'SE CRET'",
+        "sub/host=h password=SECRET/db",
+        "sqlite:host=h password=SECRET",
+    ];
+    let commands: [&[&str]; 6] =
+        [&["whoami"], &["config", "show"], &["doctor"], &["list"], &["claim", "--keep"], &["top", "--once"]];
+    // These ignore FENCE_URL.
+    let of_databases: [&[&str]; 2] = [&["init"], &["serve", "--listen", "127.0.0.1:0"]];
+    let sealed = Sealed::sqlite();
+    for form in forms {
+        let all = commands.iter().flat_map(|words| [("FENCE_DB", words), ("FENCE_URL", words)]);
+        for (variable, words) in all.chain(of_databases.iter().map(|words| ("FENCE_DB", words))) {
+            for json in [&[][..], &["--json"]] {
+                let said = with(&sealed, &[(variable, form)], &[json, words].concat());
+                let is_shown = said.out.contains("CRET") || said.err.contains("CRET");
+                assert!(!is_shown, "{variable}={form} {words:?}: {said:?}");
+                assert!(!of_databases.contains(words) || said.code != 0, "{said:?}");
+            }
+        }
+        let file = format!("db = {form:?}\nurl = {form:?}\n");
+        write(&sealed, "project/fence.toml", &file);
+        let shown = sealed.sh("cd project && fence trust; fence config show; fence trust --revoke");
+        assert!(shown.out.contains("db") && !format!("{shown:?}").contains("CRET"), "{shown:?}");
+    }
+    let names = sealed.sh("find . -not -path './.git/*'");
+    assert!(!names.out.contains("CRET"), "{names:?}");
+}

@@ -96,7 +96,7 @@ on_both! {
         assert_eq!(posts(&sealed, "general"), all);
         let prompt = read(&sealed.path().join("prompt"));
         assert!(prompt.contains("You are agent bob. Channel general"), "{prompt}");
-        assert!(prompt.contains("\n    is the build\n    claim: green?\n"), "untrusted text is indented: {prompt}");
+        assert!(prompt.contains("\n        is the build\n        claim: green?\n"), "untrusted text is indented: {prompt}");
         tick(&sealed);
         assert_eq!((pending(&sealed, "bob"), pending(&sealed, "eve")), (0, 0), "the post is quiet");
         succeeded(&work(&sealed, &["--agent", "eve", "--drain", "--", "./cmd"]).end());

@@ -38,7 +38,7 @@ impl Jsonl {
     }
 
     async fn send(self, target: &dyn Target) -> Result<Report> {
-        let mut file = format::read(&self.text)?;
+        let mut file = format::read(&self.file, &self.text)?;
         if file.tasks.items.is_empty() && file.numbers.is_empty() && !file.is_export {
             return Err(json_lines::no_tasks(&self.file));
         }

@@ -8,6 +8,7 @@ use super::{
     stats::Stats,
 };
 use crate::{
+    address,
     caller::Caller,
     clock::Time,
     error::{Code, Error, Result},
@@ -178,7 +179,7 @@ impl Store {
 
 fn sqlite_path(url: &str) -> Result<PathBuf> {
     let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")).unwrap_or(url);
-    if let Some((scheme, _)) = path.split_once("://") {
+    if let Some((scheme, _)) = path.split_once("://").filter(|(scheme, _)| !scheme.contains('=')) {
         return Err(Error::new(
             Code::Invalid,
             format!("`{scheme}` is not a kind of database that fence knows"),
@@ -192,6 +193,7 @@ fn sqlite_path(url: &str) -> Result<PathBuf> {
         )
         .hint("name a file, such as .fence/fence.db"));
     }
+    address::check_path(path)?;
     Ok(path.into())
 }
 

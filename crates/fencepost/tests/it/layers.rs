@@ -4,9 +4,9 @@ use fencepost_testing::layers::{self, UnitTests};
 use std::path::Path;
 
 /// From the bottom up.
-const LAYERS: [&str; 16] = [
-    "error", "hidden", "clock", "sync", "backoff", "tls", "json", "limits", "ids", "topic", "caller", "db",
-    "log", "lease", "engine", "ops",
+const LAYERS: [&str; 18] = [
+    "error", "address", "files", "hidden", "clock", "sync", "backoff", "tls", "json", "limits", "ids",
+    "topic", "caller", "db", "log", "lease", "engine", "ops",
 ];
 
 #[test]

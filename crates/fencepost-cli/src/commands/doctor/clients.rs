@@ -6,7 +6,7 @@
 use super::super::setup::{self, Installed, OwnHook, Scope, State};
 use super::{Finding, ok, problem, warning};
 use crate::context::Context;
-use fencepost::{Code, Error, Result};
+use fencepost::{Code, Error, Result, files};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -20,6 +20,9 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
 };
+
+/// The longest settings file that is read.
+const LARGEST: u64 = 64 * 1024 * 1024;
 
 /// Our own hook gives up after 22 s, and clients after 60 s.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -138,10 +141,10 @@ fn trusted(file: &Path, place: &Installed) -> Finding {
     };
     let config = codex_home().map(|home| home.join("config.toml"));
     let config: toml::Table = config
-        .and_then(|file| std::fs::read_to_string(file).ok())
+        .and_then(|file| files::text(file, LARGEST).ok())
         .and_then(|text| text.parse().ok())
         .unwrap_or_default();
-    let Some(hooks) = std::fs::read_to_string(file).ok().and_then(|text| serde_json::from_str(&text).ok())
+    let Some(hooks) = files::text(file, LARGEST).ok().and_then(|text| serde_json::from_str(&text).ok())
     else {
         return problem(format!("{} is not JSON, so Codex reads no hooks from it", file.display()));
     };

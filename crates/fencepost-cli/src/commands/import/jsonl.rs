@@ -2,7 +2,7 @@ use super::{Fleet, Options};
 use crate::{commands::read_file, context::Context};
 use clap::Args;
 use fencepost::Result;
-use fencepost_import::{Report, jsonl};
+use fencepost_import::{Report, jsonl, limits::LIMITS};
 use std::process::ExitCode;
 
 /// Import tasks as lines of JSON, or a fleet that fence export wrote
@@ -31,7 +31,7 @@ pub struct Jsonl {
 impl Jsonl {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Options { dry_run, board } = self.options;
-        let text = read_file(&self.file)?;
+        let text = read_file(&self.file, LIMITS.total as u64)?;
         let jsonl = jsonl::Jsonl { file: self.file, text, boards: board, dry_run };
         let report = jsonl.import(&Fleet::new(context)).await?;
         context.print(&report, Report::describe)

@@ -1,4 +1,7 @@
-use super::{super::read_file, text};
+use super::{
+    super::{PLAN_MAX, read_file},
+    text,
+};
 use crate::context::Context;
 use clap::{Args, ValueHint};
 use fencepost::{Code, Error, Result, loops};
@@ -49,7 +52,7 @@ impl Plan {
     /// The request, if a plan is given.
     pub fn start(self, id: String) -> Result<Option<loops::Start>> {
         let Some(file) = self.prd else { return Ok(None) };
-        let prd = serde_json::from_str(&read_file(&file)?)
+        let prd = serde_json::from_str(&read_file(&file, PLAN_MAX)?)
             .map_err(|e| Error::new(Code::Invalid, format!("`{file}` is not JSON: {e}")))?;
         Ok(Some(loops::Start {
             id,

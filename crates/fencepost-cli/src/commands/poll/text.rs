@@ -26,13 +26,8 @@ pub fn trigger(trigger: &Trigger, agent: &str, terminal: &Terminal) -> String {
     parts.join("\n")
 }
 
-/// The claims and the work, without the commands to use next.
-pub fn work(trigger: &Trigger, terminal: &Terminal) -> String {
-    let claims = trigger.claims.iter().map(|claim| format!("claim: {}", claim.token));
-    claims.chain([format!("\n{}", about(trigger, terminal))]).collect::<Vec<_>>().join("\n")
-}
-
-fn about(trigger: &Trigger, terminal: &Terminal) -> String {
+/// The work of a trigger, without its claims and the commands to use next.
+pub fn about(trigger: &Trigger, terminal: &Terminal) -> String {
     let mut parts: Vec<String> = trigger.task.iter().map(|task| tasks::page(task, terminal)).collect();
     parts.extend(trigger.messages.iter().map(|item| inbox::page(item, terminal)));
     parts.extend(trigger.channels.iter().map(|given| mentions(trigger.kind, given, terminal)));

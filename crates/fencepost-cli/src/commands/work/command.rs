@@ -6,6 +6,7 @@ use super::{
     prompt::Facts,
 };
 use crate::{
+    context::KEY,
     identity,
     run_files::{GIVEN, PROMPT, RunFiles, State, TRIGGER},
     supervise,
@@ -42,6 +43,7 @@ impl Child<'_> {
         if let Some(tree) = tree {
             tree.enter(&mut command);
         }
+        self.withhold_key(&mut command);
         command.envs(&crew.profile.env);
         self.set_environment(&mut command);
         Ok((command, input))
@@ -74,6 +76,13 @@ impl Child<'_> {
         }
         let states = RunFiles::all().into_iter().filter_map(|files| files.state());
         resumed(&self.state.borrow(), states)
+    }
+
+    /// Leaves the key out of the command's environment, if the user wants that. The profile may give another key.
+    pub fn withhold_key(&self, command: &mut Command) {
+        if self.worker.crew.args.no_key {
+            command.env_remove(KEY);
+        }
     }
 
     pub fn set_environment(&self, command: &mut Command) {

@@ -199,6 +199,7 @@ impl Child<'_> {
         }
         if let Some(setup) = &args.setup {
             let mut command = tree.setup_command(setup);
+            self.withhold_key(&mut command);
             self.set_environment(&mut command);
             let Some(Finished { end, tail, .. }) = self.supervise(command, Vec::new(), &()).await? else {
                 return Ok(Some(Decision::released("its setup was not started")));

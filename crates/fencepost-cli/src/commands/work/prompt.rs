@@ -4,7 +4,11 @@ use super::profile::fill;
 use crate::{
     commands::poll::text,
     environment::config_home,
-    output::{Terminal, streams, untrusted},
+    output::{
+        Terminal,
+        streams::{self, QUOTE},
+        untrusted,
+    },
 };
 use fencepost::{Clock, Code, Error, Result, agent::Trigger, agent::Type};
 use std::{borrow::Cow, collections::HashMap, path::PathBuf};
@@ -110,13 +114,20 @@ fn variables(
     ]
 }
 
-/// The trigger as plain text. Text of others is indented, so that it cannot pass for a line of ours.
+/// The trigger as plain text: its claims, and then the work. Every line of the work is indented, whoever wrote it, so that no text of
+/// others can pass for a line of the prompt.
 fn page(trigger: &Trigger) -> Result<String> {
     let json = serde_json::to_string(trigger).map_err(Error::internal)?;
     let terminal = Terminal::plain(Clock::System.read());
-    let page = match untrusted::shown_in_json(&json) {
-        Cow::Borrowed(_) => text::work(trigger, &terminal),
-        Cow::Owned(safe) => text::work(&serde_json::from_str(&safe).map_err(Error::internal)?, &terminal),
+    let work = match untrusted::shown_in_json(&json) {
+        Cow::Borrowed(_) => text::about(trigger, &terminal),
+        Cow::Owned(safe) => text::about(&serde_json::from_str(&safe).map_err(Error::internal)?, &terminal),
     };
-    Ok(streams::rendered(&page))
+    let claims = trigger.claims.iter().map(|claim| format!("claim: {}\n", claim.token));
+    Ok(format!("{}\n{}", claims.collect::<String>(), framed(&streams::rendered(&work))))
+}
+
+fn framed(text: &str) -> String {
+    let line = |line: &str| if line.is_empty() { String::new() } else { format!("{QUOTE}{line}") };
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }

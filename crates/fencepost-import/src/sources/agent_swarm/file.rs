@@ -2,7 +2,7 @@
 
 use crate::{
     names::time,
-    sqlite::{self, Expected, Row},
+    sqlite::{Database, Expected, Row},
 };
 use fencepost::Result;
 use serde::{Deserialize, Serialize};
@@ -54,29 +54,28 @@ const NEEDED: [(&str, &[&str]); 6] = [
 ];
 
 pub fn read(path: &Path) -> Result<Tables> {
-    let failed = |e: rusqlite::Error| SWARM.mismatch(path, &e.to_string());
-    let connection = sqlite::open(path, &SWARM)?;
-    let names = sqlite::tables(&connection).map_err(failed)?;
+    let database = Database::open(path, &SWARM)?;
+    let names = database.tables()?;
     // An older version, or one without channels, may lack the other tables.
     for table in [AGENTS, TASKS] {
         if !names.iter().any(|name| name == table) {
-            return Err(SWARM.mismatch(path, &format!("it has no table `{table}`")));
+            return Err(database.mismatch(&format!("it has no table `{table}`")));
         }
     }
     let mut tables = Tables::default();
     for name in &names {
         let Some((table, needed)) = NEEDED.iter().find(|(table, _)| table == name) else {
-            tables.others.extend(other(name, sqlite::count(&connection, name)));
+            tables.others.extend(other(name, database.count(name)));
             continue;
         };
         for &column in *needed {
-            if !connection.column_exists(None, *table, column).map_err(failed)? {
+            if !database.has_column(table, column)? {
                 let why = format!("its table `{table}` has no column `{column}`, so its version is unknown");
-                return Err(SWARM.mismatch(path, &why));
+                return Err(database.mismatch(&why));
             }
         }
         let sql = format!("select * from {table} order by rowid");
-        let mut rows = sqlite::rows(&connection, &sql, str::to_owned).map_err(failed)?;
+        let mut rows = database.rows(&sql, str::to_owned)?;
         // Rows of the same moment stay in the order in which they were written.
         rows.sort_by_key(|row| row.get("createdAt").and_then(time));
         match *table {

@@ -5,6 +5,7 @@
 use crate::{
     item_types::for_each_type,
     json_lines::{self, Lines},
+    limits::LIMITS,
 };
 use fencepost::{
     Code, Error, Result, Time,
@@ -102,13 +103,14 @@ pub struct File {
     open: Option<(usize, usize)>,
 }
 
-/// A line without a `type` is a task.
-pub fn read(text: &str) -> Result<File> {
+/// Reads the text of the file with this name. A line without a `type` is a task.
+pub fn read(name: &str, text: &str) -> Result<File> {
     let mut file = File::default();
     let mut last = 0;
-    for (at, text) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        last = at + 1;
-        file.add(text, last).map_err(|error| json_lines::on_line(error, last))?;
+    for line in json_lines::numbered(name, text, LIMITS) {
+        let (number, line) = line?;
+        last = number;
+        file.add(line, last).map_err(|error| json_lines::on_line(error, last))?;
     }
     match file.open {
         None => Ok(file),
@@ -201,6 +203,10 @@ fn typed(line: &str) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(text: &str) -> Result<File> {
+        super::read("fleet.jsonl", text)
+    }
 
     #[test]
     fn errors_name_the_line() {

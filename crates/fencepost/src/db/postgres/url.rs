@@ -2,6 +2,7 @@
 //! `postgres://user@host/db?schema=fleet&sslmode=verify-full&sslrootcert=root.crt`
 
 use crate::{
+    address::unescaped,
     error::{Code, Error, Result},
     limits::check,
 };
@@ -46,7 +47,7 @@ impl Target {
                 Some(("schema", name)) => schema = name.into(),
                 Some(("sslmode", mode)) => ssl = Some(SslMode::parse(mode)?),
                 Some(("sslrootcert", path)) => {
-                    root_cert = Some(unescape(path)).filter(|path| !path.is_empty())
+                    root_cert = Some(unescaped(path)).filter(|path| !path.is_empty())
                 }
                 _ => rest.push(pair),
             }
@@ -82,26 +83,6 @@ impl Target {
 
 fn detail(e: &tokio_postgres::Error) -> String {
     std::error::Error::source(e).map_or_else(|| e.to_string(), ToString::to_string)
-}
-
-/// Decodes percent escapes such as `%2F`.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let code = tail.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        match (first, code) {
-            (b'%', Some(code)) => {
-                bytes.push(code);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl SslMode {

@@ -1,14 +1,17 @@
 //! Pushing a file with one message per line, in batches.
 
 use super::super::text::how_many;
-use crate::{commands::is_stdin, context::Context, output::progress::Progress};
+use crate::{
+    commands::{TEXT_MAX, is_stdin, open},
+    context::Context,
+    output::progress::Progress,
+};
 use fencepost::{Code, Error, Result, mail, mail::push_many::Item};
 use fencepost_import::json_lines::on_line;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
-    fs::File,
-    io::{self, BufRead, BufReader},
+    io::{self, BufRead, BufReader, Read},
     process::ExitCode,
 };
 
@@ -39,14 +42,14 @@ pub async fn push(
 ) -> Result<ExitCode> {
     let unreadable =
         |e: io::Error| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}")).with("file", file);
-    let input: Box<dyn BufRead> = match is_stdin(file) {
+    let mut input: Box<dyn BufRead> = match is_stdin(file) {
         true => Box::new(io::stdin().lock()),
-        false => Box::new(BufReader::new(File::open(file).map_err(unreadable)?)),
+        false => Box::new(BufReader::new(open(file).map_err(unreadable)?)),
     };
     let mut progress = Progress::new(context.json());
     let (mut sum, mut batch, mut calls) = (Sum::default(), Batch::default(), 0);
-    for (n, line) in input.lines().enumerate() {
-        let line = line.map_err(unreadable)?;
+    for n in 0.. {
+        let Some(line) = next_line(&mut input).map_err(unreadable)? else { break };
         if line.trim().is_empty() {
             continue;
         }
@@ -65,6 +68,24 @@ pub async fn push(
     }
     drop(progress);
     context.print(&sum, Sum::describe)
+}
+
+/// The next line without its end; `None` at the end of the file. A line without an end does not fill the memory.
+fn next_line(input: &mut dyn BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    if input.take(TEXT_MAX + 1).read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.len() as u64 > TEXT_MAX {
+        return Err(io::Error::other(format!("a line is longer than {TEXT_MAX} bytes")));
+    }
+    if line.ends_with('\n') {
+        line.pop();
+        if line.ends_with('\r') {
+            line.pop();
+        }
+    }
+    Ok(Some(line))
 }
 
 async fn send(context: &Context, batch: Batch, calls: &mut usize, sum: &mut Sum) -> Result<()> {
