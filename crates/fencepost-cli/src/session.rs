@@ -9,7 +9,7 @@ use crate::{
     identity::{self, Reason},
 };
 use fencepost::{Millis, Time, claim, claim::Verdict};
-pub use file::{Known, Locked, acknowledge, forget_old, known, lift, renewed};
+pub use file::{Known, Locked, acknowledge, forget_old, given_back, known, lift, renewed};
 use serde::{Deserialize, Serialize};
 pub use standing::Standing;
 use std::collections::BTreeMap;
@@ -277,4 +277,11 @@ pub fn remember_for(context: &Context, run: &str, claims: &[claim::Claim]) {
     locked.session.hold(held, &location.absolute_url());
     // Without the file, the hooks find the claims of the session's own run.
     let _ = locked.save(now);
+}
+
+/// A command of an agent's session ended its claim, by this verb. Later the fleet may no longer know: it keeps only the last end of an item.
+pub fn ended(context: &Context, token: &str, verb: &str) {
+    for run in runs(context) {
+        file::ended(&run, &[token], verb, context.terminal.now());
+    }
 }

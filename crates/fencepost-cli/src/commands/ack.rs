@@ -21,8 +21,8 @@ pub struct Ack {}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Reply {
-    /// The runs of the session and of the subagent.
-    runs: Vec<String>,
+    /// The run of the session, or of the subagent.
+    run: String,
     acknowledged: Vec<Lost>,
 }
 
@@ -37,14 +37,12 @@ impl Ack {
             )
             .hint("an agent acknowledges a loss itself; a person lifts its guard: fence lift RUN"));
         }
-        let mut acknowledged = Vec::new();
-        for run in &runs {
-            let lost = session::acknowledge(run, now).map_err(|e| {
-                e.hint("the client's hook acknowledges it, if this command stands alone on its line")
-            })?;
-            acknowledged.extend(lost);
-        }
-        context.print(&Reply { runs, acknowledged }, |reply| {
+        // A subagent with claims of its own stands for itself.
+        let run = session::known(&runs, now).run;
+        let acknowledged = session::acknowledge(&run, now).map_err(|e| {
+            e.hint("the client's hook acknowledges it, if this command stands alone on its line")
+        })?;
+        context.print(&Reply { run, acknowledged }, |reply| {
             if reply.acknowledged.is_empty() {
                 return "nothing was lost".to_owned();
             }

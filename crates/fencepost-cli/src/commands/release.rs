@@ -1,5 +1,5 @@
 use super::Held;
-use crate::{context::Context, keeper};
+use crate::{context::Context, keeper, session};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
@@ -17,8 +17,9 @@ pub struct Release {
 
 impl Release {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply =
-            context.call(claim::Release { token: self.held.token(context).await?, note: self.note }).await?;
+        let token = self.held.token(context).await?;
+        let reply = context.call(claim::Release { token: token.clone(), note: self.note }).await?;
+        session::ended(context, &token, "release");
         keeper::wake_all(context);
         context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
     }

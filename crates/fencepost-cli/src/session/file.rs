@@ -5,7 +5,7 @@ use crate::{
     identity::recorded,
     private_files::{Directory, Missing},
 };
-use fencepost::{Error, Millis, Result, Time};
+use fencepost::{Error, Millis, Result, Time, claim::Claim};
 use std::{
     fs::{File, TryLockError},
     io,
@@ -95,6 +95,25 @@ pub fn acknowledge(run: &str, now: Time) -> Result<Vec<Lost>> {
     Ok(acknowledged)
 }
 
+/// The session ended those of these claims that its record has.
+pub fn ended(run: &str, tokens: &[&str], verb: &str, now: Time) {
+    let mut locked = Locked::open(run);
+    let known = |token: &&&str| locked.session.held.iter().any(|held| held.token == **token);
+    let known: Vec<_> = tokens.iter().filter(known).copied().collect();
+    for token in &known {
+        locked.session.end(token, verb);
+    }
+    if !known.is_empty() {
+        // Without the record the hooks ask the fleet.
+        let _ = locked.save(now);
+    }
+}
+
+/// The session is over, and gave these claims back.
+pub fn given_back(run: &str, claims: &[Claim], now: Time) {
+    ended(run, &claims.iter().map(|claim| claim.token.as_str()).collect::<Vec<_>>(), "release", now);
+}
+
 /// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.
 pub fn renewed(session: &str, run: &str, until: Time, now: Time) {
     let try_lock = |file: &File| {
@@ -116,7 +135,7 @@ pub fn lift(run: &str, lift: Lift, now: Time) -> Result<()> {
     let subagents = format!("{}.", name(run));
     let others = recorded::directory().and_then(|directory| directory.names()).unwrap_or_default();
     for name in others.iter().filter(|name| name.starts_with(&subagents) && !name.ends_with(LOCK)) {
-        acknowledge(name.trim_start_matches(PREFIX), now)?;
+        acknowledge(name.strip_prefix(PREFIX).unwrap_or(name), now)?;
     }
     let mut locked = Locked::open(run);
     locked.session.acknowledge();

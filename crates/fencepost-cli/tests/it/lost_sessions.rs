@@ -94,7 +94,7 @@ on_both! {
             passes(&github(&["--reads", "mcp__jira,mcp__github__get_*"]));
             passes(&tool(&sealed, client, "Read", json!({ "file_path": "x" }), &[]));
             passes(&tool(&sealed, client, "mcp__fence__look", json!({}), &[]));
-            for line in ["fence ready", "fence show auth-3 --json", "fence note auth-3 'git push failed'", "fence guard -- ls"] {
+            for line in ["fence ready", "fence show auth-3 --json", "fence note auth-3 'git push failed'", "fence guard"] {
                 passes(&before(&sealed, client, line, &[]));
             }
             // A claim that is refused acknowledges nothing.
@@ -142,6 +142,35 @@ on_both! {
             edits(&sealed, "claude").iter().for_each(passes);
             passes(&before(&sealed, "claude", "cargo test", &["--strict"]));
         }
+    }
+
+    /// The fleet keeps only the last end of a task. The session's own record knows more.
+    fn work_that_was_given_back_is_not_lost(sealed: Sealed) {
+        fleet(&sealed, 3);
+        let other = |task: &str| {
+            let token = sealed.ok(&["claim", task, "--run", "other", "-q"]);
+            sealed.ok(&["done", &token]);
+        };
+        claimed(&sealed, "claude", "auth-1");
+        in_session(&sealed, "claude", "fence release");
+        other("auth-1");
+        passes(&hook(&sealed, "claude", "post-tool-use"));
+        edits(&sealed, "claude").iter().for_each(passes);
+        assert!(denied(&before(&sealed, "claude", "git push", &[])).contains("gave its work back"));
+        // At the end of the session; then it is resumed.
+        claimed(&sealed, "claude", "auth-2");
+        passes(&hook(&sealed, "claude", "session-end"));
+        other("auth-2");
+        passes(&hook(&sealed, "claude", "user-prompt-submit"));
+        edits(&sealed, "claude").iter().for_each(passes);
+        // The next task of `done --next` is the session's, too.
+        sealed.ok(&["add", "task 4", "--board", "auth"]);
+        claimed(&sealed, "claude", "auth-3");
+        in_session(&sealed, "claude", "fence done --next");
+        passes(&before(&sealed, "claude", "git push", &[]));
+        sealed.ok(&["unclaim", "auth-4"]);
+        denied(&before(&sealed, "claude", "git push", &[]));
+        denied(&before(&sealed, "claude", "ls", &[]));
     }
 
     fn one_of_two_claims_is_lost(sealed: Sealed) {
@@ -227,7 +256,9 @@ on_both! {
         hook(&sealed, "claude", "post-tool-use");
         passes(&edit());
         assert!(denied(&tool(&sealed, "claude", "Edit", json!({}), &[])).contains("task/auth-1@1"));
-        // A tool of ours acknowledges, by the hook.
+        // The subagent does not acknowledge for its session. A tool of ours does, by the hook.
+        of("Bash", json!({ "command": "fence ack" }));
+        denied(&tool(&sealed, "claude", "Edit", json!({}), &[]));
         passes(&tool(&sealed, "claude", "mcp__fence__finish", json!({ "how": "acknowledge" }), &[]));
         passes(&tool(&sealed, "claude", "Edit", json!({}), &[]));
         // A subagent that never claimed shares the standing of its session.

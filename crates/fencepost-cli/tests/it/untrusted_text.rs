@@ -338,6 +338,7 @@ fn seed(url: &str) -> BTreeMap<String, String> {
 const COMMANDS: &[(&str, &[&str])] = &[
     ("", &[""]),
     ("status", &["status", "--run {!} status"]),
+    ("ack", &["ack"]),
     ("accept", &["accept {task/offer} --agent bob", "accept {!}"]),
     (
         "add",

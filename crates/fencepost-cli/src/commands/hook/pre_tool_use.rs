@@ -51,7 +51,8 @@ impl Call<'_> {
         }
         let now = self.context.terminal.now();
         let Known { run, session: mut record, is_lifted } = session::known(&self.runs(), now);
-        let is_in_doubt = found.is_some() || record.is_stale(now);
+        // After a loss, too: the session may have claimed since where its hooks do not look.
+        let is_in_doubt = found.is_some() || record.is_stale(now) || !record.lost.is_empty();
         let unknown = if is_in_doubt { self.ask(&run, &mut record).await.err() } else { None };
         // It never held a claim, and this is nobody's fleet.
         if record.is_blank()
@@ -127,13 +128,12 @@ impl Call<'_> {
         }
     }
 
-    /// The agent acknowledges the losses of the runs that this event is about. The hook records it, because a command in a client's sandbox
-    /// cannot write the record.
+    /// The agent acknowledges the losses of the run that this event is about: a subagent does not do that for its session, unless it shares
+    /// its standing. The hook records it, because a command in a client's sandbox cannot write the record.
     fn acknowledge(&self) {
-        for run in self.runs() {
-            // The command itself says whether that worked.
-            let _ = session::acknowledge(&run, self.context.terminal.now());
-        }
+        let now = self.context.terminal.now();
+        // The command itself says whether that worked.
+        let _ = session::acknowledge(&session::known(&self.runs(), now).run, now);
     }
 
     /// Claude Code's subagents share the environment of their session: only its hooks can tell them apart. Codex gives each a

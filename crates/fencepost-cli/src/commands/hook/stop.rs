@@ -4,7 +4,7 @@ use super::{Call, Event, alive, reply::Reply, soon, tokens};
 use crate::{
     environment::variable,
     identity,
-    session::{Locked, Session},
+    session::{self, Locked, Session},
 };
 use fencepost::{Result, claim, run};
 use fencepost_client::Connection;
@@ -33,6 +33,8 @@ impl Call<'_> {
         if self.input.stop_hook_active || locked.session.stop_refused == held {
             if is_subagent && !self.context.is_run_named() {
                 self.release(&fleet, &claims, "its subagent stopped").await;
+                drop(locked);
+                session::given_back(&self.run(), &claims, self.context.terminal.now());
             }
             return Ok(Reply::Silent);
         }
