@@ -6,8 +6,17 @@ use super::{
 };
 use std::ops::Range;
 
-/// Programs that print their arguments, or search for them.
-const TEXT: &str = "apply_patch cat cd echo egrep fgrep grep ls man printf rg sed tee which";
+/// Programs that print or search their arguments and what they read, and run nothing of it.
+const TEXT: &str = "apply_patch cat cd col cut echo egrep fgrep fold grep head jq ls man nl printf rg sed sort \
+                    tail tee tr uniq wc which";
+/// Those of them that may write a file without a redirection.
+const WRITERS: &str = "apply_patch sed sort tee uniq";
+/// Programs that `xargs` may give a text to.
+const XARGS: &str = "cat grep head ls tail wc";
+/// Other commands that run nothing that the line wrote.
+const CALM: &str = "[ } break chmod continue done exit fi for mkdir rm set test touch true";
+/// They change the meaning of the line's other commands.
+const UNKNOWN: &str = "alias case coproc enable eval function hash trap";
 /// Subcommands that only read, or whose arguments are names and messages.
 const SUBCOMMANDS: [(&str, &str); 3] = [
     (
@@ -18,24 +27,16 @@ const SUBCOMMANDS: [(&str, &str); 3] = [
     ("kubectl", "auth describe explain get help logs"),
     ("npm", "help"),
 ];
-/// Options with which these programs run another one, or give its text to a variable.
-const RUNNING_OPTIONS: [(&str, &str); 4] = [
-    ("git", "-O --open --ext-diff --output"),
-    ("man", "-P --pager -H --html"),
-    ("printf", "-v"),
-    ("rg", "--pre --hostname-bin"),
-];
-/// Options of gh whose value is text.
-const GH_TEXT: &str = "--body -b --title -t --notes -n --comment -c --subject --search -S";
-/// Programs that run nothing of what they read from a pipe.
-const SINKS: &str =
-    "cat col column cut egrep fgrep fold grep head jq less more nl rg sort tail tee tr uniq wc";
-/// Other commands that run nothing that was written before.
-const CALM: &str = "[ } break chmod continue done exit export fi for mkdir rm set test touch true";
-/// They change the meaning of the line's other commands.
-const UNKNOWN: &str = "alias case coproc enable eval function hash";
-/// Commands of fence that run another one, or are guarded.
-const FENCE_RUNS: &str = "demo guard lift lock loop once work";
+/// Parts of options with which these programs run another one, write a file, or set a variable.
+const OPTIONS: [(&str, &str); 5] =
+    [("git", "O --op --out"), ("man", "-"), ("printf", "-v"), ("rg", "--pre --host"), ("sort", "--co")];
+/// Options of fence and gh whose value is text.
+const VALUES: &str =
+    "--body -b --title -t --notes -n --comment -c --subject --search -S --output --reason --note";
+/// Commands of fence that run another one or lift the guard, and the mark before another command.
+const FENCE_RUNS: &str = "demo lift lock loop once work --";
+/// Parts of the names of files that git runs or obeys without being told. The first has the message of a commit.
+const OBEYED: [&str; 5] = [".git/", ".git", "config/git", "hook", "husky"];
 
 fn is_in(list: &str, word: &str) -> bool {
     !word.is_empty() && list.split(' ').any(|listed| listed == word)
@@ -47,111 +48,106 @@ fn of(list: &[(&str, &'static str)], program: &str) -> &'static str {
 
 /// The line without what is proven harmless. A command that is guarded itself never is.
 pub fn removed(line: &str, rules: &Rules) -> String {
-    let mut spans = Line::parse(line).map(|line| proven(line, rules)).unwrap_or_default();
-    spans.sort_by_key(|span| span.start);
-    let (mut out, mut from) = (String::new(), 0);
-    for span in spans {
-        out.push_str(line.get(from..span.start).unwrap_or_default());
-        out.push(' ');
-        from = from.max(span.end);
-    }
-    out + &line[from..]
+    let spans = Line::parse(line).map(|line| proven(line, rules)).unwrap_or_default();
+    let mut left = line.as_bytes().to_vec();
+    spans.into_iter().for_each(|span| left[span].fill(b' '));
+    String::from_utf8_lossy(&left).into_owned()
 }
 
 /// The spans of the line that only are text.
 fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
     let commands = &line.commands;
-    if commands.iter().any(|command| is_in(UNKNOWN, command.word(0))) {
-        return Vec::new();
-    }
-    let writes = line.writes || commands.iter().any(writes);
-    let is_read = line.is_used || commands.iter().any(|command| command.is_piped && !is_sink(command));
-    let is_only_shown = !is_read && (!writes || commands.iter().all(is_calm));
+    let any = |is: &dyn Fn(&Command) -> bool| commands.iter().any(is);
+    let writes = !line.written.is_empty() || any(&|command| is_in(WRITERS, command.word(0)));
+    // Fence, gh and git can print a message that they got before.
+    let keeps =
+        any(&|command| is_in("fence gh", command.word(0)) || is_in("commit stash tag", subcommand(command)));
+    let is_read = any(&|command| {
+        let prints = command.is_nested && is_in("fence gh git", command.word(0));
+        command.is_piped && !is_sink(command) || keeps && prints || is_in(UNKNOWN, command.word(0))
+    });
+    // A later command may run or obey such a file, and not name it.
+    let obeyed = if writes { &OBEYED[..] } else { &OBEYED[..usize::from(keeps)] };
+    let text = line.text.replace(".github", "");
+    let is_obeyed = obeyed.iter().any(|part| text.contains(part))
+        || line.written.iter().any(|file| !file.is_literal() || file.text.contains("bin/"));
+    let is_only_shown = !is_read && !is_obeyed && (!writes || commands.iter().all(is_calm));
     let mut spans = line.comments;
     for command in commands.iter().filter(|command| !command.is_nested && command.is_plain()) {
-        let is_guarded = rules.guard(command.word(0), subcommand(command));
-        if asks_for_help(command, rules) || (is_text(command, is_only_shown) && !is_guarded) {
-            let text = command.own().iter().filter(|word| word.kind < Kind::Runs);
-            spans.extend(text.map(|word| word.span.clone()).chain(command.documents.iter().cloned()));
-        } else if command.word(0) == "gh" && is_in("issue pr release", command.word(1)) {
-            let is_text = |pair: &&[Word]| is_in(GH_TEXT, &pair[0].text) && pair[1].kind < Kind::Runs;
-            let values = command.own().windows(2).filter(is_text);
-            spans.extend(values.map(|pair| pair[1].span.clone()).chain(command.documents.iter().cloned()));
-        }
+        let (own, program) = (command.own(), command.word(0));
+        let is_setting = commands.len() == 1 && program == "git" && subcommand(command) == "config";
+        let is_text = (is_inert(command) || is_setting) && !rules.guard(program, subcommand(command));
+        let is_all = is_only_shown && is_text || asks_for_help(command, rules);
+        let is_gh = is_only_shown && program == "gh" && is_in("issue pr release", command.word(1));
+        let is_value = |place: usize| is_gh && place > 0 && is_in(VALUES, &own[place - 1].text);
+        let text =
+            (0..own.len()).filter(|place| own[*place].kind < Kind::Runs && (is_all || is_value(*place)));
+        spans.extend(text.map(|place| own[place].span.clone()));
+        spans.extend(command.documents.iter().filter(|_| is_all || is_gh).cloned());
     }
     spans
 }
 
-/// Does the command write a file without a redirection?
-fn writes(command: &Command) -> bool {
-    let starts = |option: &str| command.own().iter().any(|word| word.text.starts_with(option));
-    is_in("apply_patch tee", command.word(0)) || (command.word(0) == "sed" && starts("-i")) || starts("-o")
-}
-
 /// Does the command run nothing that the line wrote?
 fn is_calm(command: &Command) -> bool {
-    let program = command.word(0);
-    let only_checks = match command.word(1) {
-        "-n" => is_in("bash sh zsh", program),
-        flag => is_in("node python python3", program) && is_in("-c -e", flag),
-    };
-    let is_listed =
-        is_in(TEXT, program) || is_in(SINKS, program) || is_in(CALM, program) || program == "fence";
-    command.own().is_empty() || command.is_plain() && (only_checks || is_listed || has_subcommand(command))
+    let only_checks =
+        is_in("bash sh zsh", command.word(0)) && command.word(1) == "-n" && command.own().len() == 3;
+    let is_calm = is_in(CALM, command.word(0)) || is_inert(command) || only_checks;
+    command.own().is_empty() || command.is_plain() && is_calm
 }
 
 /// Does the command run nothing of what it reads from a pipe?
 fn is_sink(command: &Command) -> bool {
     let mut by_xargs = command.words.iter().skip(1).filter(|word| !is_in("-0 -r -t", &word.text));
-    let runs_text =
-        command.word(0) == "xargs" && by_xargs.next().is_some_and(|word| is_in(SINKS, &word.text));
-    command.words.len() == command.own().len() && (is_in(SINKS, command.word(0)) || runs_text)
+    let is_xargs = command.word(0) == "xargs" && by_xargs.next().is_some_and(|word| is_in(XARGS, &word.text));
+    command.words.len() == command.own().len()
+        && (is_xargs || is_in(TEXT, command.word(0)) && is_inert(command))
 }
 
 /// The word after the program and after the options of git that need no look.
 fn subcommand(command: &Command) -> &str {
-    match (command.word(0), command.word(1)) {
-        ("git", "-C") => command.word(3),
-        ("git", "--no-pager") => command.word(2),
-        (_, first) => first,
-    }
+    let options = [("-C", 3), ("--no-pager", 2)].into_iter().find(|(option, _)| *option == command.word(1));
+    command.word(options.map_or(1, |(_, place)| place))
 }
 
-fn has_subcommand(command: &Command) -> bool {
-    is_in(of(&SUBCOMMANDS, command.word(0)), subcommand(command))
-}
-
-/// Are all words of the command text? `is_only_shown`: nothing runs what the command prints.
-fn is_text(command: &Command, is_only_shown: bool) -> bool {
-    let program = command.word(0);
-    let starts = |option: &str| command.own().iter().any(|word| word.text.starts_with(option));
-    let runs = of(&RUNNING_OPTIONS, program).split_whitespace().any(starts);
-    let is_harmless = |word: &Word| word.kind == Kind::Bare || is_substitution(&word.text);
-    match (program, subcommand(command)) {
-        _ if runs => false,
-        ("fence", _) => {
-            let is_known = command.own().get(1).is_some_and(|word| word.kind == Kind::Bare);
-            is_known && !command.own().iter().any(|word| is_in(FENCE_RUNS, &word.text))
+/// Does the command run nothing, and are its arguments text, names or options?
+fn is_inert(command: &Command) -> bool {
+    let (program, mut words) = (command.word(0), command.own().iter().skip(1));
+    let has = |word: &Word, part: &str| word.text.starts_with('-') && word.text.contains(part);
+    match program {
+        "fence" => runs_nothing(command),
+        "sed" => {
+            let script = words.find(|word| !is_in("-E -i -n -r", &word.text));
+            script.is_some_and(|word| is_script(&word.text)) && !words.any(|word| has(word, "-"))
         }
-        // They do not print their message.
-        ("git", "commit" | "stash" | "tag") => true,
-        ("sed", _) => is_only_shown && command.own()[1..].iter().all(is_harmless),
-        _ => is_only_shown && (is_in(TEXT, program) || has_subcommand(command)),
+        _ if words.any(|word| of(&OPTIONS, program).split_whitespace().any(|part| has(word, part))) => false,
+        _ => is_in(TEXT, program) || is_in(of(&SUBCOMMANDS, program), subcommand(command)),
     }
+}
+
+/// Is it a command of fence that runs no other one? All its words are known, except texts of a task.
+pub fn runs_nothing(command: &Command) -> bool {
+    let own = command.own();
+    let is_value = |option: &str| option.starts_with("--") && is_in(VALUES, option);
+    let is_known = |place: usize| own[place].is_literal() || is_value(&own[place - 1].text);
+    command.word(0) == "fence"
+        && (1..own.len()).all(|place| is_known(place) && !is_in(FENCE_RUNS, &own[place].text))
 }
 
 /// Does a guarded program only print its usage?
 fn asks_for_help(command: &Command, rules: &Rules) -> bool {
-    let Some((last, words)) = command.own().split_last() else { return false };
     let is_bare = |word: &Word| word.kind == Kind::Bare && !word.text.starts_with('-');
-    is_in("--help -h", &last.text)
-        && words.iter().all(is_bare)
-        && rules.guard(command.word(0), command.word(1))
+    let asks = |(last, words): (&Word, &[Word])| is_in("--help -h", &last.text) && words.iter().all(is_bare);
+    command.own().split_last().is_some_and(asks) && rules.guard(command.word(0), command.word(1))
 }
 
-/// `s/one/other/g`: with the flag `e`, sed runs what it wrote.
-fn is_substitution(script: &str) -> bool {
-    let Some(delimiter) = script.strip_prefix('s').and_then(|rest| rest.chars().next()) else { return false };
-    let parts: Vec<_> = script.split(delimiter).collect();
-    matches!(parts[..], [_, _, _, flags] if flags.chars().all(|c| c.is_ascii_digit() || "gIip".contains(c)))
+/// `s/one/other/g` or `1,9p`: with others, sed runs or writes what it matched.
+fn is_script(script: &str) -> bool {
+    let delimiter = script.strip_prefix('s').and_then(|rest| rest.chars().next()).unwrap_or('\n');
+    let (flags, known) = match script.split(delimiter).collect::<Vec<_>>()[..] {
+        [_, _, _, flags] => (flags, "gIip"),
+        [command] => (command, "$,p"),
+        _ => return false,
+    };
+    flags.chars().all(|c| c.is_ascii_digit() || known.contains(c))
 }

@@ -77,11 +77,8 @@ impl Default for Rules {
 
 impl Rule {
     fn parse(text: &str) -> Result<Rule, String> {
-        let wrong = |why: &str| {
-            Err(format!(
-                "guarded command `{text}` {why}; write one such as `git push` or `kubectl apply|delete`"
-            ))
-        };
+        let wrong =
+            |why: &str| Err(format!("guarded command `{text}` {why}; write it like `oc apply|delete`"));
         let words = text.split_whitespace().map(|word| word.split('|').map(str::to_lowercase).collect());
         let words: Vec<Vec<String>> = words.collect();
         let is_bad = |c: &char| "'\"\\$`;&<>(){}*?[]#~!/,^%".contains(*c) || c.is_control();
@@ -96,7 +93,7 @@ impl Rule {
         }
     }
 
-    /// The words must stand in this order, if the text is read twice: `echo push | xargs git` runs `git push`, too.
+    /// The words in their order, anywhere. The line is searched twice, so that `echo push | xargs git` is found as well.
     fn found_in(&self, line: &[words::Word]) -> Option<Found> {
         let mut twice = line.iter().chain(line);
         let mut find = |(place, words): (usize, &Vec<String>)| {

@@ -1,11 +1,10 @@
 //! A small parser of the shell's grammar, which cuts a line into simple commands. It gives up at everything that it does not know:
-//! functions, arrays, backticks, the patterns of `case`, `${…}` with more than a name.
+//! functions, arrays, subshells, backticks, the patterns of `case`, `${…}` with more than a name.
 
 use std::ops::Range;
 
 /// Words before a command.
 const PREFIXES: [&str; 10] = ["if", "then", "elif", "else", "while", "until", "do", "!", "time", "{"];
-/// Deeper substitutions are not parsed.
 const MAX_DEPTH: usize = 40;
 
 /// What a word has in it.
@@ -26,9 +25,16 @@ pub struct Word {
     pub text: String,
     pub span: Range<usize>,
     pub kind: Kind,
+    /// It has an unquoted `*`, `?`, `[` or `{`.
+    is_pattern: bool,
 }
 
 impl Word {
+    /// Does it stay the same word when the shell expands it?
+    pub fn is_literal(&self) -> bool {
+        self.kind <= Kind::Quoted && !self.is_pattern
+    }
+
     fn add(&mut self, kind: Kind, text: &str) {
         self.kind = self.kind.max(kind);
         self.text.push_str(text);
@@ -45,8 +51,6 @@ pub struct Command {
     pub is_nested: bool,
     /// It reads a pipe.
     pub is_piped: bool,
-    /// A substitution stands in a redirection or in a here-document.
-    is_unknown: bool,
 }
 
 impl Command {
@@ -63,27 +67,24 @@ impl Command {
 
     /// Does it begin with the bare name of its program?
     pub fn is_plain(&self) -> bool {
-        let first = self.own().first();
-        !self.is_unknown && first.is_some_and(|word| word.kind == Kind::Bare && !word.text.contains('='))
+        self.own().first().is_some_and(|word| word.kind == Kind::Bare && !word.text.contains('='))
     }
 }
 
 /// A line, as far as it is parsed.
 #[derive(Debug, Default)]
 pub struct Line<'a> {
-    text: &'a str,
+    pub text: &'a str,
     at: usize,
     depth: usize,
     pub commands: Vec<Command>,
     pub comments: Vec<Range<usize>>,
-    /// Here-documents whose text comes after the end of this line: the end, the command, and whether tabs before the end count.
-    awaited: Vec<(Word, usize, bool)>,
+    /// Files that redirections write.
+    pub written: Vec<Word>,
+    /// Here-documents whose text comes after the end of this line: the end, and the command.
+    awaited: Vec<(Word, usize)>,
     /// The next command reads a pipe.
     piped: bool,
-    /// A list of commands or a substitution reads what other commands print.
-    pub is_used: bool,
-    /// Some output goes to a file.
-    pub writes: bool,
 }
 
 impl<'a> Line<'a> {
@@ -97,14 +98,6 @@ impl<'a> Line<'a> {
 
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
-    }
-
-    /// One character of a word.
-    fn one(&mut self, word: &mut Word) -> Option<()> {
-        let next = self.rest().chars().next()?;
-        self.at += next.len_utf8();
-        word.text.push(next);
-        Some(())
     }
 
     fn skip(&mut self, text: &str) -> bool {
@@ -136,12 +129,6 @@ impl<'a> Line<'a> {
                     }
                     own = self.begin(is_nested);
                 }
-                Some('(') => {
-                    // Behind a word it is an array, or the definition of a function; two are arithmetic.
-                    (self.commands[own].own().is_empty() && !self.rest().starts_with("((")).then_some(())?;
-                    self.is_used |= std::mem::take(&mut self.piped);
-                    self.substitution(is_nested)?;
-                }
                 Some('#') => {
                     let from = self.at;
                     self.skip_while(|c| c != '\n');
@@ -160,19 +147,12 @@ impl<'a> Line<'a> {
         Some(())
     }
 
-    /// `(…)`
-    fn substitution(&mut self, is_nested: bool) -> Option<()> {
-        self.at += 1;
-        self.list(is_nested)?;
-        self.skip(")").then_some(())
-    }
-
     fn begin(&mut self, is_nested: bool) -> usize {
         self.commands.push(Command { is_nested, ..Command::default() });
         self.commands.len() - 1
     }
 
-    /// `2>&1`, `>file`, `<<EOF`, `<(…)`; false if there is none here.
+    /// `2>&1`, `>file`, `<<EOF`; false if there is none here.
     fn redirection(&mut self, own: usize) -> Option<bool> {
         let from = self.at;
         self.skip_while(|c| c.is_ascii_digit());
@@ -182,44 +162,30 @@ impl<'a> Line<'a> {
             return Some(false);
         }
         ["<", ">", ">>", "<<", "<<<", "<>", "<&", ">&", "&>", "&>>"].contains(&operator).then_some(())?;
-        if self.rest().starts_with('(') {
-            // A command reads or writes what the others print.
-            self.is_used = true;
-            return self.substitution(true).map(|()| true);
-        }
-        if operator.ends_with('&') && self.skip("-") {
-            return self.rest().starts_with([' ', '\n', ';']).then_some(true);
-        }
-        let strips_tabs = operator == "<<" && self.skip("-");
         self.skip("|");
         self.skip_while(|c| c == ' ' || c == '\t');
-        let operand = self.word()?;
-        if operator == "<<" {
-            (operand.kind <= Kind::Quoted).then_some(())?;
-            self.awaited.push((operand, own, strips_tabs));
-            return Some(true);
-        }
+        let operand = self.word().filter(|word| word.kind < Kind::Runs)?;
         let is_copy = operator.ends_with('&') && operand.text.chars().all(|c| c.is_ascii_digit());
-        self.writes |= operator.contains('>') && !is_copy && operand.text != "/dev/null";
-        self.commands[own].is_unknown |= operand.kind == Kind::Runs;
+        if operator == "<<" {
+            (operand.kind <= Kind::Quoted && !operand.text.starts_with('-')).then_some(())?;
+            self.awaited.push((operand, own));
+        } else if operator.contains('>') && !is_copy && operand.text != "/dev/null" {
+            self.written.push(operand);
+        }
         Some(true)
     }
 
     /// The texts of the here-documents that were announced in the line before.
     fn documents(&mut self) -> Option<()> {
         self.skip("\n");
-        for (end, command, strips_tabs) in std::mem::take(&mut self.awaited) {
+        for (end, command) in std::mem::take(&mut self.awaited) {
             let (from, mut before) = (self.at, self.at);
-            loop {
-                let line = self.skip_while(|c| c != '\n');
-                if end.text == if strips_tabs { line.trim_start_matches('\t') } else { line } {
-                    break;
-                }
+            while self.skip_while(|c| c != '\n') != end.text {
                 self.skip("\n").then_some(())?;
                 before = self.at;
             }
-            let expands = end.kind == Kind::Bare && self.text[from..before].contains(['`', '$', '\\']);
-            self.commands[command].is_unknown |= expands;
+            let expands = self.text[from..before].contains(['`', '$', '\\']);
+            (end.kind == Kind::Quoted || !expands).then_some(())?;
             self.commands[command].documents.push(from..before);
         }
         Some(())
@@ -238,19 +204,23 @@ impl<'a> Line<'a> {
                 // `$'it\'s'` has escapes.
                 '`' | '$' if self.rest().starts_with('`') || self.rest().starts_with("$'") => return None,
                 '$' => self.expansion(&mut word)?,
-                '\\' => {
-                    self.at += 1;
-                    word.add(Kind::Quoted, "");
-                    self.one(&mut word)?;
-                }
-                _ if in_quotes => self.one(&mut word)?,
-                '\'' => {
+                '\'' if !in_quotes => {
                     self.at += 1;
                     word.add(Kind::Quoted, self.skip_while(|c| c != '\''));
                     self.skip("'").then_some(())?;
                 }
-                ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' | ')' => break,
-                _ => self.one(&mut word)?,
+                ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | ')' if !in_quotes => break,
+                '(' if !in_quotes => return None,
+                _ => {
+                    if self.skip("\\") {
+                        word.add(Kind::Quoted, "");
+                    } else {
+                        word.is_pattern |= !in_quotes && "*?[{".contains(next);
+                    }
+                    let next = self.rest().chars().next()?;
+                    self.at += next.len_utf8();
+                    word.text.push(next);
+                }
             }
         }
         word.span.end = self.at;
@@ -261,22 +231,24 @@ impl<'a> Line<'a> {
         let from = self.at;
         self.at += 1;
         let mut kind = Kind::Expands;
-        if self.rest().starts_with('(') {
+        if self.skip("(") {
             let (first, awaited) = (self.commands.len(), self.awaited.len());
-            self.substitution(true)?;
+            self.list(true)?;
+            self.skip(")").then_some(())?;
             // `"$(cat <<'EOF' …)"` is text.
-            let inner = self.commands[first..].iter().filter(|command| !command.words.is_empty());
-            let is_cat = |cat: &Command| cat.words.len() == 1 && cat.word(0) == "cat" && !cat.is_unknown;
-            let is_text =
-                inner.clone().count() == 1 && inner.clone().all(is_cat) && self.awaited.len() == awaited;
-            kind = if is_text { Kind::Quoted } else { Kind::Runs };
+            let mut inner = self.commands[first..].iter().filter(|command| !command.words.is_empty());
+            let is_cat = |cat: &Command| cat.words.len() == 1 && cat.word(0) == "cat";
+            let is_text = inner.next().is_some_and(is_cat) && inner.next().is_none();
+            kind = if is_text && self.awaited.len() == awaited { Kind::Quoted } else { Kind::Runs };
         } else if self.skip("{") {
             self.skip_while(|c| c.is_ascii_alphanumeric() || "_#@*!?[]-".contains(c));
             self.skip("}").then_some(())?;
         } else {
             self.skip_while(|c| c.is_ascii_alphanumeric() || c == '_');
         }
-        word.add(kind, &self.text[from..self.at]);
-        Some(())
+        let text = &self.text[from..self.at];
+        word.add(kind, text);
+        // The last word of the command before.
+        (text != "$_" && text != "${_}").then_some(())
     }
 }

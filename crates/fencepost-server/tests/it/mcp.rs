@@ -152,7 +152,7 @@ async fn the_same_doors_as_elsewhere() {
 
     // Web pages of other sites, other names, large bodies, other methods.
     assert_eq!(world.send(with(initialize(), "origin", "https://evil.example")).await.status(), 403);
-    assert_eq!(world.send(with(initialize(), "host", "evil.example")).await.status(), 403);
+    assert_eq!(world.send(with(initialize(), "host", "evil.example")).await.status(), 421);
     let small = world.with(|settings| settings.body_size = 1000);
     assert_eq!(small.send(sent("x".repeat(2000))).await.status(), 413);
     assert_eq!(world.send(with(initialize(), "content-type", "text/plain")).await.status(), 415);

@@ -1,7 +1,10 @@
 //! Which kind of tool a client is about to call. The names are those of Claude Code 2.1 and Codex 0.169.
 
 use super::Input;
-use crate::guarded::shell::{Kind, Line, Word};
+use crate::guarded::{
+    self,
+    shell::{Kind, Line},
+};
 use serde_json::Value;
 
 /// Tools that run a command line.
@@ -56,19 +59,15 @@ impl Tool {
     }
 }
 
-/// Commands of fence that run another one. `fence guard` refuses by itself after a loss, but not for the token of another session.
-const RUNNERS: [&str; 6] = ["lock", "once", "work", "loop", "demo", "--"];
-
-/// The words of a line that is one plain `fence` command, and runs no other command.
+/// The words of a line that is one plain `fence` command, and runs no other command. `fence guard` refuses by itself after a loss, but
+/// not for the token of another session.
 pub fn plain_fence(line: &str) -> Option<Vec<String>> {
     let parsed = Line::parse(line)?;
     let [command] = parsed.commands.as_slice() else { return None };
-    let runs = |text: &str| RUNNERS.contains(&text);
-    let is_pattern = |word: &Word| word.kind == Kind::Bare && word.text.contains(['{', '*', '?', '[', '~']);
-    let is_literal = |word: &Word| word.kind <= Kind::Quoted && !runs(&word.text) && !is_pattern(word);
-    let is_plain = command.is_plain() && command.word(0) == "fence" && !parsed.writes;
-    let is_plain = is_plain && command.words.iter().all(is_literal);
-    is_plain.then(|| command.words.iter().map(|word| word.text.clone()).collect())
+    let own = command.own();
+    let is_known = command.is_plain() && own.iter().all(|word| word.kind < Kind::Runs);
+    let is_plain = is_known && parsed.written.is_empty() && guarded::runs_nothing(command);
+    is_plain.then(|| own.iter().map(|word| word.text.clone()).collect())
 }
 
 /// All texts in a value, the names of its fields among them.
@@ -100,6 +99,8 @@ mod tests {
             "fence claim auth-3 --keep",
             "fence done --output 'git push; done'",
             "fence guard task/auth-3@42",
+            "time fence --json ready 2>/dev/null",
+            "fence done auth-3 --output \"$result\"",
         ] {
             assert!(plain_fence(line).is_some(), "{line}");
         }
@@ -121,6 +122,10 @@ mod tests {
             "fence loop run x",
             "fence guard task/auth-3@42 -- rm x",
             "fence {lock,a,--,rm,x}",
+            "fence {lock,'a',--,rm,x}",
+            "fence note a $x",
+            "fence note a --note \"$(rm x)\"",
+            "fence mail $v box $w rm x",
             "fence status 2&</dev/null rm x",
             "fence ack 2>&-#; rm x",
             "fence note <<$X\n$(rm x)\n$X",
