@@ -83,9 +83,17 @@ impl Directory {
     /// Opens a regular file of this user to read and append.
     pub fn file(&self, name: &str, missing: Missing) -> io::Result<File> {
         let create = if missing == Missing::Create { OFlags::CREATE } else { OFlags::empty() };
+        self.opened(name, OFlags::RDWR | OFlags::APPEND | create)
+    }
+
+    /// Opens a regular file of this user to read, also where it cannot be written: in a client's sandbox.
+    pub fn reader(&self, name: &str) -> io::Result<File> {
+        self.opened(name, OFlags::RDONLY)
+    }
+
+    fn opened(&self, name: &str, how: OFlags) -> io::Result<File> {
         let safe = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let how = OFlags::RDWR | OFlags::APPEND | create | safe;
-        let file = openat(&self.handle, name, how, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
+        let file = openat(&self.handle, name, how | safe, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
             rustix::io::Errno::LOOP => refused(&self.path.join(name), "is a symbolic link"),
             e => e.into(),
         })?;
@@ -207,7 +215,7 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, path.join("pipe"), Mode::RUSR | Mode::WUSR).unwrap();
         fs::create_dir(path.join("directory")).unwrap();
         for name in ["link", "dangling", "pipe", "directory"] {
-            assert!(private.file(name, Missing::Create).is_err(), "{name}");
+            assert!(private.file(name, Missing::Create).is_err() && private.reader(name).is_err(), "{name}");
         }
         assert!(!path.join("nowhere").exists());
         assert_eq!(private.names().unwrap(), ["dangling", "directory", "link", "pipe", "run"]);

@@ -9,7 +9,7 @@ use crate::{
     identity::{self, Reason},
 };
 use fencepost::{Millis, Time, claim, claim::Verdict};
-pub use file::{Known, Locked, acknowledge, forget_old, given_back, known, lift, renewed};
+pub use file::{Known, Locked, acknowledge, forget_old, given_back, known, lapsed, lift, renewed};
 use serde::{Deserialize, Serialize};
 pub use standing::Standing;
 use std::collections::BTreeMap;

@@ -11,7 +11,6 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::File,
     io::{self, Read, Write},
     path::PathBuf,
 };
@@ -78,10 +77,9 @@ pub fn replace(directory: &Directory, name: &str, content: &[u8]) -> io::Result<
 }
 
 pub fn text(directory: &Directory, name: &str) -> Option<String> {
-    let file: File = directory.file(name, Missing::Refuse).ok()?;
     let mut text = String::new();
     // Nothing that we write is as long.
-    file.take(1 << 20).read_to_string(&mut text).ok()?;
+    directory.reader(name).ok()?.take(1 << 20).read_to_string(&mut text).ok()?;
     Some(text)
 }
 

@@ -18,8 +18,8 @@ const RUN_MAX: usize = 200;
 /// Files of sessions that were silent for this long are removed.
 const KEPT: Millis = Millis::days(30);
 
-/// The facts of a session, while nobody else changes them: two hooks of one session run at the same time. If there is no directory for
-/// them, the hooks work without a memory.
+/// The facts of a session, while nobody else changes them: two hooks of one session run at the same time. If the directory cannot be
+/// written, nothing is added to them; if there is none, the hooks work without a memory.
 #[derive(Debug)]
 pub struct Locked {
     kept: io::Result<(Directory, File)>,
@@ -41,7 +41,8 @@ impl Locked {
             Ok((directory, file))
         };
         let kept = recorded::directory().and_then(locked);
-        let session = kept.as_ref().ok().and_then(|(directory, _)| parse(directory, &name));
+        // In a client's sandbox the record can be read, and not be locked.
+        let session = recorded::directory().ok().and_then(|directory| parse(&directory, &name));
         Self { session: session.unwrap_or_default(), kept, name }
     }
 
@@ -82,6 +83,20 @@ pub fn known(runs: &[String], now: Time) -> Known {
         }
     }
     known
+}
+
+/// The record after the fleet could not be asked. Claims that lapsed are written down as lost, so that the session can acknowledge that
+/// without the fleet.
+pub fn lapsed(run: &str, now: Time) -> Session {
+    let mut locked = Locked::open(run);
+    let was_stale = locked.session.is_stale(now);
+    locked.session.lapse(now);
+    let session = locked.session.clone();
+    if was_stale {
+        // If it cannot be written, the next hook finds the same.
+        let _ = locked.save(now);
+    }
+    session
 }
 
 /// The session of this run acknowledges what it lost.

@@ -297,6 +297,43 @@ on_both! {
     }
 }
 
+/// In a client's sandbox the record can be read and not be locked. The loss on it counts.
+#[test]
+fn a_record_that_cannot_be_written_still_counts() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    let run = session("claude");
+    let token = claimed(&sealed, "claude", "auth-1");
+    sealed.ok(&["unclaim", "auth-1"]);
+    assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&token));
+    let mut lock = record_file(&sealed, &run).into_os_string();
+    lock.push(".lock");
+    std::fs::remove_file(&lock).expect("there is a lock");
+    std::fs::create_dir(&lock).expect("made");
+    for _ in 0..2 {
+        assert!(denied(&before(&sealed, "claude", "ls", &[])).contains(&token));
+    }
+}
+
+/// A laptop slept past its lease, and woke without a network.
+#[test]
+fn a_lapse_is_acknowledged_without_the_fleet() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    let token = claimed(&sealed, "claude", "auth-1");
+    overslept(&sealed, &session("claude"));
+    let call =
+        |name: &str, line: &str| tool_with(&sealed, "claude", name, json!({ "command": line }), &[], &GONE);
+    denied(&call("Edit", ""));
+    denied(&call("Bash", "ls"));
+    passes(&call("Bash", "fence ack"));
+    let said = in_session(&sealed, "claude", "export FENCE_URL=http://127.0.0.1:9; fence ack; exit $?");
+    assert!(said.code == 0 && said.out.contains(&format!("acknowledged: {token} is over")), "{said:?}");
+    passes(&call("Edit", ""));
+    passes(&call("Bash", "ls"));
+    denied(&call("Bash", "git push"));
+}
+
 /// Nothing is lost on the record: an edit passes, whatever became of the fleet.
 #[test]
 fn a_fleet_that_cannot_be_reached_never_blocks_an_edit() {

@@ -17,20 +17,13 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     // A person lifts the guard of the whole session.
     let Some(session) = runs.last() else { return Ok(None) };
     let now = context.terminal.now();
-    let Known { run, session: mut record, is_lifted } = session::known(&runs, now);
+    let Known { run, session: record, is_lifted } = session::known(&runs, now);
     if !context.location()?.is_there() && record.fleet.is_none() {
         return Ok(None);
     }
-    let asked = refreshed(context, &run).await;
-    let unknown = match asked {
-        Ok(answered) => {
-            record = answered;
-            None
-        }
-        Err(error) => {
-            record.lapse(now);
-            Some(error)
-        }
+    let (record, unknown) = match refreshed(context, &run).await {
+        Ok(record) => (record, None),
+        Err(error) => (session::lapsed(&run, now), Some(error)),
     };
     match record.standing(now) {
         _ if is_lifted => {}

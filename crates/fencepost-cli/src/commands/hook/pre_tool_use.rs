@@ -62,7 +62,7 @@ impl Call<'_> {
             return passes();
         }
         if unknown.is_some() {
-            record.lapse(now);
+            record = session::lapsed(&run, now);
         }
         let standing = record.standing(now);
         let holder = match &standing {
