@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn lines_are_limited() {
         let read = |text: &'static str| {
-            let limits = Limits { rows: 2, value: 3, total: 0 };
+            let limits = Limits { rows: 2, value: 3, total: 0, ..LIMITS };
             let lines = numbered("all.jsonl", text, limits).collect::<Result<Vec<_>>>();
             lines.map_err(|e| (e.code(), e.message().to_owned()))
         };

@@ -11,11 +11,14 @@ pub struct Limits {
     pub value: usize,
     /// The most bytes in all.
     pub total: usize,
+    /// The most columns of a table that are computed. SQLite computes all of a row before anybody can count their bytes.
+    pub computed: usize,
 }
 
 /// The longest item of an export is a task with 200 notes and 200 lines of progress of 16 KiB each: 6 MiB, and 12 with every
 /// character escaped. In memory a row takes up to three times its bytes.
-pub const LIMITS: Limits = Limits { rows: 1_000_000, value: 16 * 1024 * 1024, total: 1024 * 1024 * 1024 };
+pub const LIMITS: Limits =
+    Limits { rows: 1_000_000, value: 16 * 1024 * 1024, total: 1024 * 1024 * 1024, computed: 2 };
 
 /// The memory of a value in a row besides its own bytes. A small file can have many such values: columns that are computed.
 const VALUE_OVERHEAD: usize = 64;
@@ -54,6 +57,7 @@ pub enum TooLarge {
     Rows(usize),
     Value(usize),
     Total(usize),
+    Computed(usize),
 }
 
 impl std::fmt::Display for TooLarge {
@@ -62,6 +66,7 @@ impl std::fmt::Display for TooLarge {
             TooLarge::Rows(most) => write!(f, "it has more than {most} rows"),
             TooLarge::Value(most) => write!(f, "it has a value or a row with more than {most} bytes"),
             TooLarge::Total(most) => write!(f, "it has more than {most} bytes"),
+            TooLarge::Computed(most) => write!(f, "a table has more than {most} computed columns"),
         }
     }
 }

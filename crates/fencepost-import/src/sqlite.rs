@@ -43,13 +43,22 @@ impl Database {
 
     fn open_with(path: &Path, expected: &'static Expected, limits: Limits) -> Result<Self> {
         let connection = open(path, expected, limits)?;
-        Ok(Self {
-            connection,
-            path: path.to_owned(),
-            expected,
-            limits,
-            read: RefCell::new(Meter::new(limits)),
-        })
+        let read = RefCell::new(Meter::new(limits));
+        let database = Self { connection, path: path.to_owned(), expected, limits, read };
+        database.check_computed().map_err(|e| database.failed(e))?;
+        Ok(database)
+    }
+
+    /// A table of 8 KB with 30 columns such as `hex(zeroblob(8000000))` took 1.2 GB for one row.
+    fn check_computed(&self) -> rusqlite::Result<()> {
+        let sql = "select count(*) from sqlite_master as m, pragma_table_xinfo(m.name) as c
+                   where m.type = 'table' and m.rootpage > 0 and c.hidden in (2, 3)
+                   group by m.name having count(*) > ?1";
+        let most = self.limits.computed;
+        match self.connection.prepare(sql)?.exists([i64::try_from(most).unwrap_or(i64::MAX)])? {
+            true => Err(too_large(0, TooLarge::Computed(most))),
+            false => Ok(()),
+        }
     }
 
     /// The file is not the expected kind of database.
@@ -73,10 +82,10 @@ impl Database {
         }
     }
 
-    /// The names of the tables, without those of SQLite itself.
+    /// The names of the tables, without those of SQLite itself, and without virtual ones: their rows can be computed without end.
     pub fn tables(&self) -> Result<Vec<String>> {
-        let sql =
-            "select name from sqlite_master where type = 'table' and name not like 'sqlite\\_%' escape '\\'";
+        let sql = "select name from sqlite_master
+                   where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\'";
         let names = || -> rusqlite::Result<Vec<String>> {
             self.connection.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
         };
@@ -230,15 +239,22 @@ mod tests {
         let path = dir.path().join("list.db");
         let rows = "create table t(x); insert into t values ('one'), ('two'), ('three');
             create table long(x as (printf('%.*c', 2000, 'x')), y); insert into long(y) values (1), (2);
-            create table bomb(x as (zeroblob(1000000000)), y); insert into bomb(y) values (1);";
+            create table bomb(x as (zeroblob(1000000000)), y); insert into bomb(y) values (1);
+            create table two(x as (y + 1), z as (y + 2), y); insert into two(y) values (1);
+            pragma writable_schema = on;
+            insert into sqlite_master values ('table', 'f', 'f', 0, 'create virtual table f using fts5(x)');";
         Connection::open(&path).unwrap().execute_batch(rows).unwrap();
-        let most = Limits { rows: 3, value: 2100, total: 4000 };
+        let most = Limits { rows: 3, value: 2100, total: 4000, computed: 2 };
         let of = |table: &str, limits: Limits| {
             let database = Database::open_with(&path, &LIST, limits).unwrap();
             let read = database.rows(&format!("select * from {table}"), str::to_owned).map(|rows| rows.len());
             read.map_err(|e| (e.code(), e.message().to_owned()))
         };
-        assert_eq!(of("t", most), Ok(3));
+        assert_eq!((of("t", most), of("two", most)), (Ok(3), Ok(1)));
+        let error = Database::open_with(&path, &LIST, Limits { computed: 1, ..most }).unwrap_err();
+        assert!(error.message().ends_with("a table has more than 1 computed columns"), "{error:?}");
+        let tables = Database::open_with(&path, &LIST, most).unwrap().tables().unwrap();
+        assert!(!tables.contains(&"f".to_owned()) && tables.contains(&"two".to_owned()), "{tables:?}");
         for (table, limits, says) in [
             ("t", Limits { rows: 2, ..most }, "it has more than 2 rows"),
             ("t", Limits { total: 200, ..most }, "it has more than 200 bytes"),

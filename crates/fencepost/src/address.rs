@@ -128,7 +128,7 @@ pub(crate) fn unescaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use proptest::{prelude::*, test_runner::RngSeed};
 
     #[test]
     fn passwords_are_hidden_and_the_rest_is_shown() {
@@ -253,7 +253,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        // A fixed seed: an address that nobody thought of belongs into the table above, and must not fail a run by chance.
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::with_cases(20_000)
+        })]
 
         /// For every password in every form: if the driver reads it, nobody sees it.
         #[test]

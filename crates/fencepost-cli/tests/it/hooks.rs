@@ -388,6 +388,8 @@ fn hostile_input() {
         push(json!({ "tool_input": ["git", "push"] })).into_bytes(),
         push(json!({ "tool_input": { "command": { "line": "git push" } } })).into_bytes(),
         push(json!({ "tool_input": { "command": "ls", "cmd": "git push" } })).into_bytes(),
+        // Half of a character, as JavaScript writes it.
+        push(json!({})).replace("git push", r"\u0067it push \ud83d").into_bytes(),
         // Behind the largest input that is read: nobody knows what it runs.
         format!("{{\"tool_input\": {{\"command\": \"{} ; git push\"}}}}", "x".repeat(17 * 1024 * 1024))
             .into_bytes(),

@@ -424,7 +424,7 @@ fn only_regular_files_of_a_limited_size_are_imported() {
     drop(held);
 
     // A column that is computed has no bytes in the file.
-    for (name, bomb) in [("blob.db", "zeroblob(1000000000)"), ("text.db", "hex(zeroblob(100000000))")] {
+    for (name, bomb) in [("blob.db", "zeroblob(1000000000)"), ("text.db", "hex(zeroblob(20000000))")] {
         let sql = format!(
             "create table tasks(sprint text, task_num, title, bomb as ({bomb}));
              insert into tasks(sprint, task_num, title) values ('a', 1, 'one')"
@@ -433,6 +433,12 @@ fn only_regular_files_of_a_limited_size_are_imported() {
         let said = refused("pm", name);
         assert!(said.contains("it has a value or a row with more than 16777216 bytes"), "{said}");
     }
+    // SQLite computes all columns of a row before anybody can count their bytes.
+    let columns: Vec<String> = (0..30).map(|n| format!("c{n} as (hex(zeroblob(8000000)))")).collect();
+    let sql = format!("create table tasks(sprint text, task_num, title, {})", columns.join(", "));
+    drop(sealed.pm("columns.db", &sql));
+    let said = refused("pm", "columns.db");
+    assert!(said.contains("a table has more than 2 computed columns"), "{said}");
     sealed.swarm("swarm.db", "alter table agent_tasks add column bomb as (zeroblob(1000000000))");
     let said = refused("agent-swarm", "swarm.db");
     assert!(said.contains("it has a value or a row with more than 16777216 bytes"), "{said}");

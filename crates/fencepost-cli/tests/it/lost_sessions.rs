@@ -276,8 +276,8 @@ on_both! {
         let run = session("claude");
         sealed.script(
             "agent",
-            "fence claim -q --keep auth-1 && fence claim -q --keep auth-2\ntouch claimed\nwhile [ ! -e slept ]; do sleep 0.05; done\n\
-             fence done task/auth-2@1\nwhile [ ! -e over ]; do sleep 0.05; done",
+            "fence claim -q --keep auth-1 && fence claim -q --keep auth-2\ntouch claimed\nwhile [ -e claimed ] && [ ! -e slept ]; do sleep 0.05; done\n\
+             fence done task/auth-2@1\nwhile [ -e claimed ] && [ ! -e over ]; do sleep 0.05; done",
         );
         let (name, id) = variable("claude");
         let mut command = sealed.command("./agent");

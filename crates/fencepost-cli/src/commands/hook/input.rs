@@ -44,7 +44,8 @@ pub fn read() -> Result<Input, Unread> {
     let read = std::io::stdin().take(INPUT_MAX + 1).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let is_too_large = read.is_err() || bytes.len() as u64 > INPUT_MAX;
-    parse(&text).filter(|_| !is_too_large).ok_or(Unread { text, is_too_large })
+    let input = parse(&text).or_else(|| parse(&without_lone_surrogates(&text)));
+    input.filter(|_| !is_too_large).ok_or(Unread { text, is_too_large })
 }
 
 fn parse(text: &str) -> Option<Input> {
@@ -52,6 +53,24 @@ fn parse(text: &str) -> Option<Input> {
     let input: Input = serde_json::from_str(text).ok().filter(|_| text.trim_start().starts_with('{'))?;
     let filled = |field: Option<String>| field.filter(|text| !text.trim().is_empty());
     Some(Input { session_id: filled(input.session_id), agent_id: filled(input.agent_id), ..input })
+}
+
+/// JavaScript writes half of a pair as an escape, `\ud83d`, which is no text. Without this, such an event could not be read.
+fn without_lone_surrogates(json: &str) -> String {
+    let unit = |text: &str| u16::from_str_radix(text.strip_prefix("\\u")?.get(..4)?, 16).ok();
+    let (mut whole, mut rest) = (String::with_capacity(json.len()), json);
+    while let Some(at) = rest.find('\\') {
+        let escape = &rest[at..];
+        let (shown, length) = match (unit(escape), escape.get(6..).and_then(unit)) {
+            (Some(0xD800..0xDC00), Some(0xDC00..0xE000)) => (&escape[..12], 12),
+            (Some(0xD800..0xE000), _) => ("\\ufffd", 6),
+            _ => escape.get(..2).map_or((escape, escape.len()), |escape| (escape, 2)),
+        };
+        whole.push_str(&rest[..at]);
+        whole.push_str(shown);
+        rest = &escape[length..];
+    }
+    whole + rest
 }
 
 impl Input {
@@ -94,6 +113,23 @@ mod tests {
             ("Bash", false),
         ] {
             assert_eq!(input(json!({ "tool_name": name })).is_own_tool(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn halves_of_pairs_are_replaced() {
+        for (json, expected) in [
+            (r"a\ud83d\ude00b", r"a\ud83d\ude00b"),
+            (r"a\ud83db\n", r"a\ufffdb\n"),
+            (r"\ude00\ud83d", r"\ufffd\ufffd"),
+            (r"\ud83d\ud83d\ude00", r"\ufffd\ud83d\ude00"),
+            // A backslash, and no escape.
+            (r"\\ud83d \\\ud83d", r"\\ud83d \\\ufffd"),
+            (r"\u0067it \uD83", r"\u0067it \uD83"),
+            ("\\", "\\"),
+            ("\\é", "\\é"),
+        ] {
+            assert_eq!(without_lone_surrogates(json), expected);
         }
     }
 
