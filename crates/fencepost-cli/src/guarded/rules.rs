@@ -81,8 +81,9 @@ impl Rule {
             |why: &str| Err(format!("guarded command `{text}` {why}; write it like `oc apply|delete`"));
         let words = text.split_whitespace().map(|word| word.split('|').map(str::to_lowercase).collect());
         let words: Vec<Vec<String>> = words.collect();
-        let is_bad = |c: &char| "'\"\\$`;&<>(){}*?[]#~!/,^%".contains(*c) || c.is_control();
-        if let Some(bad) = text.chars().find(is_bad) {
+        let is_bad = |c: &char| "'\"\\$`;&<>(){}*?[]#~!,^%".contains(*c) || c.is_control();
+        let slash = words.first().is_some_and(|first| first.concat().contains('/')).then_some('/');
+        if let Some(bad) = text.chars().find(is_bad).or(slash) {
             return wrong(&format!("has a `{bad}`"));
         }
         match words.first() {

@@ -11,7 +11,7 @@ fn parse(texts: &[&str]) -> Result<Rules, String> {
 }
 
 fn found(line: &str) -> Option<Found> {
-    find(line, &parse(&[DEFAULT, &["fence lift"]].concat()).expect("rules"))
+    find(line, &parse(&[DEFAULT, &["fence lift|run/lift"]].concat()).expect("rules"))
 }
 
 #[test]

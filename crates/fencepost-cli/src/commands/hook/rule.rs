@@ -6,8 +6,8 @@ use crate::{
 };
 use fencepost::Error;
 
-/// Lifting the guard is for a person. An agent is refused, whatever it holds.
-pub const LIFT: &str = "fence lift";
+/// Lifting the guard is for a person. An agent is refused, whatever it holds. `fence call run/lift` would write it in the log.
+pub const LIFT: &str = "fence lift|run/lift";
 
 /// A tool that writes or runs, and the session that is about to call it.
 #[derive(Debug)]

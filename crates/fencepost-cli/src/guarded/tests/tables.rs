@@ -313,6 +313,7 @@ pub const CAUGHT: &[&str] = &[
     "fence note auth-1 \"$(git push)\"",
     "fence done --output \"$(cat x)\"; git push",
     "env -u CLAUDE_CODE_SESSION_ID fence lift claude-1",
+    "env -u CODEX_THREAD_ID fence call run/lift '{\"run\":\"codex-1\"}'",
     "fence --json lift claude-1",
     "v=lock; fence --json $v a -- git push",
     "fence {lock,a,--,git,push}",
