@@ -19,7 +19,6 @@ pub use rules::{DEFAULT, Rules};
 /// Nothing is proven about longer lines.
 const MAX_LINE: usize = 256 * 1024;
 
-/// A guarded command that a line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The rule's text: `git push|send-pack`.

@@ -52,6 +52,9 @@ pub struct Session {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub token: String,
+    /// The address of its fleet. Two fleets can have claims with the same token.
+    #[serde(default)]
+    pub fleet: String,
     pub run: String,
     /// The end of its lease, unless it is renewed. After it the fleet is asked.
     pub until: Time,
@@ -61,6 +64,8 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     pub token: String,
+    #[serde(default)]
+    pub fleet: String,
     pub how: Loss,
     /// When this was noticed.
     pub at: Time,
@@ -69,8 +74,6 @@ pub struct Lost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// Its lease ended, or an operator took it away.
-    Over,
     /// Its lease ended by the clock of this machine, and the fleet could not be asked.
     Unconfirmed,
     /// Another run has the item.
@@ -78,6 +81,9 @@ pub enum Loss {
     /// Another run finished it.
     Finished,
     Cancelled,
+    /// Its lease ended, or an operator took it away; or a newer version of fence wrote another reason.
+    #[serde(other)]
+    Over,
 }
 
 /// How a session ended its claim.
@@ -104,28 +110,24 @@ const CONFIRMED: Millis = Millis::seconds(1);
 
 impl Held {
     /// A claim that the fleet just confirmed. Its clock may be behind ours.
-    pub fn confirmed(claim: &claim::Claim, now: Time) -> Self {
+    pub fn confirmed(claim: &claim::Claim, fleet: &str, now: Time) -> Self {
         let until = claim.expires_at.max(now.plus(CONFIRMED));
-        Self { token: claim.token.clone(), run: claim.run.clone(), until }
+        Self { token: claim.token.clone(), fleet: fleet.to_owned(), run: claim.run.clone(), until }
+    }
+
+    fn is(&self, fleet: &str, token: &str) -> bool {
+        self.fleet == fleet && self.token == token
     }
 }
 
 impl Session {
-    /// Records claims that the fleet says are alive. A new one acknowledges what was lost before. Claims in another fleet are
-    /// forgotten: a session works in one.
-    pub fn hold(&mut self, claims: Vec<Held>, fleet: &str) {
-        if claims.is_empty() {
-            return;
-        }
-        if self.is_elsewhere(fleet) {
-            self.held.clear();
-            self.notes.clear();
-        }
-        self.fleet = Some(fleet.to_owned());
+    /// Records claims that their fleet says are alive. A new one acknowledges what was lost before.
+    pub fn hold(&mut self, claims: Vec<Held>) {
         for claim in claims {
+            self.fleet = Some(claim.fleet.clone());
             // Its lease seemed to be over when the fleet could not be asked.
-            let seemed_lost = self.lost.iter().position(|lost| lost.token == claim.token);
-            match (self.held.iter_mut().find(|held| held.token == claim.token), seemed_lost) {
+            let seemed_lost = self.lost.iter().position(|lost| lost.is(&claim.fleet, &claim.token));
+            match (self.held.iter_mut().find(|held| held.is(&claim.fleet, &claim.token)), seemed_lost) {
                 (Some(held), _) => *held = claim,
                 (None, Some(place)) => {
                     self.lost.remove(place);
@@ -133,6 +135,11 @@ impl Session {
                 }
                 (None, None) => {
                     self.acknowledge();
+                    // An earlier claim of the same item, of whose loss nobody knew yet.
+                    let is_same = |held: &Held| {
+                        held.fleet == claim.fleet && resource(&held.token) == resource(&claim.token)
+                    };
+                    self.held.retain(|held| !is_same(held));
                     self.held.push(claim);
                 }
             }
@@ -140,25 +147,25 @@ impl Session {
     }
 
     /// The run was renewed until then. A claim may end earlier, and is asked about then.
-    pub fn renew(&mut self, run: &str, until: Time) {
-        for held in self.held.iter_mut().filter(|held| held.run == run) {
+    pub fn renew(&mut self, fleet: &str, run: &str, until: Time) {
+        for held in self.held.iter_mut().filter(|held| held.fleet == fleet && held.run == run) {
             held.until = until;
         }
     }
 
     /// The session ended this claim, by this verb.
-    pub fn end(&mut self, token: &str, verb: &str) {
-        self.held.retain(|held| held.token != token);
-        self.lost.retain(|lost| lost.token != token);
+    pub fn end(&mut self, fleet: &str, token: &str, verb: &str) {
+        self.held.retain(|held| !held.is(fleet, token));
+        self.lost.retain(|lost| !lost.is(fleet, token));
         let gave_up = matches!(verb, "fail" | "release" | "reject");
         self.ended = Some(if gave_up { Ended::GivenUp } else { Ended::Completed });
     }
 
     /// The claim is over, and the session did not end it.
-    pub fn lose(&mut self, token: &str, how: Loss, now: Time) -> Lost {
-        self.held.retain(|held| held.token != token);
-        let lost = Lost { token: token.to_owned(), how, at: now };
-        self.lost.retain(|lost| lost.token != token);
+    pub fn lose(&mut self, fleet: &str, token: &str, how: Loss, now: Time) -> Lost {
+        self.held.retain(|held| !held.is(fleet, token));
+        let lost = Lost { token: token.to_owned(), fleet: fleet.to_owned(), how, at: now };
+        self.lost.retain(|lost| !lost.is(fleet, token));
         self.lost.truncate(LOST_MAX - 1);
         self.lost.push(lost.clone());
         lost
@@ -175,10 +182,9 @@ impl Session {
 
     /// The fleet cannot be asked: claims whose lease is over count as lost.
     pub fn lapse(&mut self, now: Time) {
-        let over: Vec<String> =
-            self.held.iter().filter(|held| held.until <= now).map(|held| held.token.clone()).collect();
-        for token in over {
-            self.lose(&token, Loss::Unconfirmed, now);
+        let over: Vec<Held> = self.held.iter().filter(|held| held.until <= now).cloned().collect();
+        for held in over {
+            self.lose(&held.fleet, &held.token, Loss::Unconfirmed, now);
         }
     }
 
@@ -203,6 +209,11 @@ impl Session {
     }
 }
 
+/// `task/auth-3` of `task/auth-3@42`.
+fn resource(token: &str) -> &str {
+    token.rsplit_once('@').map_or(token, |(resource, _)| resource)
+}
+
 impl Loss {
     /// The reason why a claim is over that its holder did not end.
     pub fn of(verdict: Verdict) -> Self {
@@ -216,6 +227,10 @@ impl Loss {
 }
 
 impl Lost {
+    fn is(&self, fleet: &str, token: &str) -> bool {
+        self.fleet == fleet && self.token == token
+    }
+
     /// What happened to the claim: a clause after its token.
     pub fn describe(&self) -> &'static str {
         match self.how {
@@ -271,17 +286,18 @@ pub fn remember_for(context: &Context, run: &str, claims: &[claim::Claim]) {
     if claims.is_empty() {
         return;
     }
-    let now = context.terminal.now();
-    let held = claims.iter().map(|claim| Held::confirmed(claim, now)).collect();
+    let (fleet, now) = (location.absolute_url(), context.terminal.now());
+    let held = claims.iter().map(|claim| Held::confirmed(claim, &fleet, now)).collect();
     let mut locked = Locked::open(run);
-    locked.session.hold(held, &location.absolute_url());
+    locked.session.hold(held);
     // Without the file, the hooks find the claims of the session's own run.
     let _ = locked.save(now);
 }
 
 /// A command of an agent's session ended its claim, by this verb. Later the fleet may no longer know: it keeps only the last end of an item.
 pub fn ended(context: &Context, token: &str, verb: &str) {
+    let Ok(location) = context.location() else { return };
     for run in runs(context) {
-        file::ended(&run, &[token], verb, context.terminal.now());
+        file::ended(&run, &location.absolute_url(), &[token], verb, context.terminal.now());
     }
 }

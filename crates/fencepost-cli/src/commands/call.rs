@@ -25,7 +25,7 @@ impl Call {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Some(name) = self.name else { return list(context) };
         if op::find(&name)?.name == run::Lift::NAME {
-            lift::check_person()?;
+            lift::check_person("lifts the guard")?;
         }
         let reply = context.connection().await?.call_by_name(&name, &text(self.request)?).await?;
         match context.json() {

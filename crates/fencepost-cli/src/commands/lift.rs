@@ -37,21 +37,20 @@ struct Reply {
     logged: bool,
 }
 
-/// Refuses in an agent's session.
-pub fn check_person() -> Result<()> {
+/// Refuses in an agent's session: `action`, such as "lifts the guard", is for a person.
+pub fn check_person(action: &str) -> Result<()> {
     // Also if the agent names another run.
     let identity = identity::identify(None, None);
     if !identity.reason.is_agent() {
         return Ok(());
     }
-    let message =
-        format!("this is an agent's session (run `{}`), and only a person lifts the guard", identity.run);
-    Err(Error::new(Code::Forbidden, message).hint("in a terminal of your own: fence lift RUN"))
+    let message = format!("this is an agent's session (run `{}`), and only a person {action}", identity.run);
+    Err(Error::new(Code::Forbidden, message).hint("a person runs it in a terminal of their own"))
 }
 
 impl Lift {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        check_person()?;
+        check_person("lifts the guard")?;
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._-:/".contains(c);
         if self.session.is_empty() || !self.session.chars().all(is_name) {
             return Err(Error::invalid("run", "is not the name of a run, such as claude-7f3a").hint(

@@ -1,3 +1,4 @@
+use super::lift::check_person;
 use crate::{
     context::Context,
     output::table::{Cell, Table},
@@ -59,7 +60,7 @@ pub struct Setup {
     /// Show the changes, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Take everything out again
+    /// Take everything out again; refused in an agent's session
     #[arg(long)]
     remove: bool,
     /// List the recipes, and where they are installed
@@ -131,6 +132,9 @@ impl Setup {
         }
         if self.check {
             return self.check(context);
+        }
+        if self.remove && !self.dry_run {
+            check_person("removes the guard")?;
         }
         let recipe = Recipe::load(self.recipe.as_deref().unwrap_or_default())?;
         let scope = if self.user { Scope::User } else { Scope::Project };

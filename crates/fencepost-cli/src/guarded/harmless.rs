@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Programs that print or search their arguments and what they read, and run nothing of it.
 const TEXT: &str = "apply_patch cat cd col cut echo egrep fgrep fold grep head jq ls man nl printf rg sed sort \
-                    tail tee tr uniq wc which";
+                    pgrep tail tee tr uniq wc which";
 /// Those of them that may write a file without a redirection.
 const WRITERS: &str = "apply_patch sed sort tee uniq";
 /// Programs that `xargs` may give a text to.
@@ -16,16 +16,18 @@ const XARGS: &str = "cat grep head ls tail wc";
 /// Other commands that run nothing that the line wrote.
 const CALM: &str = "[ } break chmod continue done exit fi for mkdir rm set test touch true";
 /// They change the meaning of the line's other commands.
-const UNKNOWN: &str = "alias case coproc enable eval function hash trap";
+const UNKNOWN: &str = "alias builtin case coproc declare enable eval function hash local shopt trap typeset";
 /// Subcommands that only read, or whose arguments are names and messages.
-const SUBCOMMANDS: [(&str, &str); 3] = [
+const SUBCOMMANDS: [(&str, &str); 5] = [
     (
         "git",
         "add blame branch checkout cherry-pick commit diff grep help log merge-base reflog rev-list rev-parse \
          shortlog show stash status switch tag worktree",
     ),
+    ("helm", "lint list search show status"),
     ("kubectl", "auth describe explain get help logs"),
     ("npm", "help"),
+    ("terraform", "fmt plan show validate"),
 ];
 /// Parts of options with which these programs run another one, write a file, or set a variable.
 const OPTIONS: [(&str, &str); 5] =
@@ -35,8 +37,8 @@ const VALUES: &str =
     "--body -b --title -t --notes -n --comment -c --subject --search -S --output --reason --note";
 /// Commands of fence that run another one or lift the guard, and the mark before another command.
 const FENCE_RUNS: &str = "demo lift lock loop once work --";
-/// Parts of the names of files that git runs or obeys without being told. The first has the message of a commit.
-const OBEYED: [&str; 5] = [".git/", ".git", "config/git", "hook", "husky"];
+/// Parts of the names of files that git runs or obeys without being told. The first three lead to the message of a commit.
+const OBEYED: [&str; 7] = [".git/", "cd .git", "--git-", ".git", "config/git", "hook", "husky"];
 
 fn is_in(list: &str, word: &str) -> bool {
     !word.is_empty() && list.split(' ').any(|listed| listed == word)
@@ -54,29 +56,30 @@ pub fn removed(line: &str, rules: &Rules) -> String {
     String::from_utf8_lossy(&left).into_owned()
 }
 
-/// The spans of the line that only are text.
 fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
     let commands = &line.commands;
     let any = |is: &dyn Fn(&Command) -> bool| commands.iter().any(is);
     let writes = !line.written.is_empty() || any(&|command| is_in(WRITERS, command.word(0)));
-    // Fence, gh and git can print a message that they got before.
-    let keeps =
-        any(&|command| is_in("fence gh", command.word(0)) || is_in("commit stash tag", subcommand(command)));
+    let has_pipe = any(&|command| command.is_piped);
     let is_read = any(&|command| {
-        let prints = command.is_nested && is_in("fence gh git", command.word(0));
-        command.is_piped && !is_sink(command) || keeps && prints || is_in(UNKNOWN, command.word(0))
+        let (program, is_nested) = (command.word(0), command.is_nested);
+        // Fence, gh and git can print a message that they got before.
+        let prints = is_nested && is_in("fence gh git", program) && subcommand(command) != "branch";
+        let reads = (command.is_piped || is_nested && has_pipe) && !is_sink(command);
+        // `command eval`; `$x`, and nobody knows who set it.
+        let is_unknown = [program, command.word(1)].iter().any(|word| is_in(UNKNOWN, word));
+        prints || reads || is_unknown || program.starts_with('$')
     });
     // A later command may run or obey such a file, and not name it.
-    let obeyed = if writes { &OBEYED[..] } else { &OBEYED[..usize::from(keeps)] };
-    let text = line.text.replace(".github", "");
-    let is_obeyed = obeyed.iter().any(|part| text.contains(part))
+    let obeyed = &OBEYED[..if writes { OBEYED.len() } else { 3 }];
+    let is_obeyed = obeyed.iter().any(|part| line.text.replace(".github", "").contains(part))
         || line.written.iter().any(|file| !file.is_literal() || file.text.contains("bin/"));
     let is_only_shown = !is_read && !is_obeyed && (!writes || commands.iter().all(is_calm));
     let mut spans = line.comments;
     for command in commands.iter().filter(|command| !command.is_nested && command.is_plain()) {
         let (own, program) = (command.own(), command.word(0));
         let is_setting = commands.len() == 1 && program == "git" && subcommand(command) == "config";
-        let is_text = (is_inert(command) || is_setting) && !rules.guard(program, subcommand(command));
+        let is_text = (is_inert(command) || is_setting) && !rules.guard(command, subcommand(command));
         let is_all = is_only_shown && is_text || asks_for_help(command, rules);
         let is_gh = is_only_shown && program == "gh" && is_in("issue pr release", command.word(1));
         let is_value = |place: usize| is_gh && place > 0 && is_in(VALUES, &own[place - 1].text);
@@ -90,10 +93,12 @@ fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
 
 /// Does the command run nothing that the line wrote?
 fn is_calm(command: &Command) -> bool {
-    let only_checks =
-        is_in("bash sh zsh", command.word(0)) && command.word(1) == "-n" && command.own().len() == 3;
-    let is_calm = is_in(CALM, command.word(0)) || is_inert(command) || only_checks;
-    command.own().is_empty() || command.is_plain() && is_calm
+    let own = command.own();
+    let is_shell = is_in("bash sh zsh", command.word(0)) && own.len() == 3;
+    let only_checks = is_shell && command.word(1) == "-n" && command.word(2).ends_with(".sh");
+    // `test -v "$(…)"` runs what it reads.
+    let is_calm = is_in(CALM, command.word(0)) && own.iter().all(|word| word.kind < Kind::Runs);
+    own.is_empty() || command.is_plain() && (is_calm || only_checks || is_inert(command))
 }
 
 /// Does the command run nothing of what it reads from a pipe?
@@ -113,7 +118,8 @@ fn subcommand(command: &Command) -> &str {
 /// Does the command run nothing, and are its arguments text, names or options?
 fn is_inert(command: &Command) -> bool {
     let (program, mut words) = (command.word(0), command.own().iter().skip(1));
-    let has = |word: &Word, part: &str| word.text.starts_with('-') && word.text.contains(part);
+    let may_be = |word: &Word| !word.is_literal() && word.text.starts_with(['$', '{']);
+    let has = |word: &Word, part| may_be(word) || word.text.starts_with('-') && word.text.contains(part);
     match program {
         "fence" => runs_nothing(command),
         "sed" => {
@@ -129,23 +135,25 @@ fn is_inert(command: &Command) -> bool {
 pub fn runs_nothing(command: &Command) -> bool {
     let own = command.own();
     let is_value = |option: &str| option.starts_with("--") && is_in(VALUES, option);
-    let is_known = |place: usize| own[place].is_literal() || is_value(&own[place - 1].text);
+    let is_literal = |word: &Word| word.is_literal() && !word.text.contains("$(");
+    let is_known = |place: usize| is_literal(&own[place]) || is_value(&own[place - 1].text);
     command.word(0) == "fence"
         && (1..own.len()).all(|place| is_known(place) && !is_in(FENCE_RUNS, &own[place].text))
 }
 
 /// Does a guarded program only print its usage?
 fn asks_for_help(command: &Command, rules: &Rules) -> bool {
-    let is_bare = |word: &Word| word.kind == Kind::Bare && !word.text.starts_with('-');
-    let asks = |(last, words): (&Word, &[Word])| is_in("--help -h", &last.text) && words.iter().all(is_bare);
-    command.own().split_last().is_some_and(asks) && rules.guard(command.word(0), command.word(1))
+    let is_bare = |word: &Word| word.is_literal() && word.kind == Kind::Bare && !word.text.starts_with('-');
+    let asks = |(last, words): (&Word, &[Word])| last.text == "--help" && words.iter().all(is_bare);
+    command.own().split_last().is_some_and(asks) && rules.guard(command, command.word(1))
 }
 
-/// `s/one/other/g` or `1,9p`: with others, sed runs or writes what it matched.
+/// `s/one/other/g`, `/one/p` or `1,9p`: with others, sed runs or writes what it matched.
 fn is_script(script: &str) -> bool {
-    let delimiter = script.strip_prefix('s').and_then(|rest| rest.chars().next()).unwrap_or('\n');
+    let delimiter = script.strip_prefix('s').and_then(|rest| rest.chars().next()).unwrap_or('/');
     let (flags, known) = match script.split(delimiter).collect::<Vec<_>>()[..] {
-        [_, _, _, flags] => (flags, "gIip"),
+        ["s", _, _, flags] => (flags, "gIip"),
+        ["", _, command] => (command, "dp"),
         [command] => (command, "$,p"),
         _ => return false,
     };

@@ -1,30 +1,24 @@
 //! The guarded list.
 
-use super::{Found, words};
+use super::{Found, shell::Command, words};
 
 /// The list without a setting: commands that publish something or change a system that others use. Left out: programs that
 /// deploy without a subcommand, and verbs with an everyday harmless use (`aws s3 cp`, `systemctl restart`).
 pub const DEFAULT: &[&str] = &[
     "git push|send-pack",
     "git subtree|lfs push",
-    "jj git push",
     "gh pr create|new|merge",
     "gh release create|new|upload|edit|delete|delete-asset",
     "gh repo create|new|delete|archive|rename",
     "glab mr create|new|merge|accept",
-    "npm|pnpm|yarn|bun|lerna|changeset publish",
+    "npm|pnpm|yarn|bun|lerna|changeset|uv|poetry|flit|hatch|wrangler publish",
     "npm pub|unpublish|deprecate",
-    "yarn npm publish",
     "cargo publish|yank",
     "twine upload",
-    "uv|poetry|flit|hatch publish",
     "gem push|yank",
     "mix hex.publish",
     "nuget push",
-    "dotnet nuget push",
-    "docker|podman|buildah|nerdctl push",
-    "docker|podman|buildah|nerdctl build --push",
-    "docker buildx bake --push",
+    "docker|podman|buildah|nerdctl push|--push",
     "kubectl|oc apply|create|delete|edit|patch|replace|scale|set|drain|cordon|taint",
     "kubectl|oc rollout restart|undo|pause|resume",
     "helm install|upgrade|uninstall|delete|rollback|push",
@@ -35,7 +29,6 @@ pub const DEFAULT: &[&str] = &[
     "gcloud app|run|functions deploy",
     "fly|flyctl|vercel|netlify|firebase|wrangler deploy",
     "vercel --prod",
-    "wrangler publish",
 ];
 
 #[derive(Debug, Clone)]
@@ -45,7 +38,6 @@ struct Rule {
     words: Vec<Vec<String>>,
 }
 
-/// The guarded list.
 #[derive(Debug, Clone)]
 pub struct Rules(Vec<Rule>);
 
@@ -60,11 +52,14 @@ impl Rules {
         words::readings(text).iter().find_map(|line| self.0.iter().find_map(|rule| rule.found_in(line)))
     }
 
-    /// Does a rule begin with this program and subcommand?
-    pub(super) fn guard(&self, program: &str, subcommand: &str) -> bool {
-        let is = |words: &[String], word: &str| words.contains(&word.to_lowercase());
+    /// Does a rule begin with this program, and with this subcommand or one of the command's options?
+    pub(super) fn guard(&self, command: &Command, subcommand: &str) -> bool {
+        let options =
+            command.own().iter().map(|word| word.text.as_str()).filter(|word| word.starts_with('-'));
+        let seconds: Vec<String> = options.chain([subcommand]).map(str::to_lowercase).collect();
         self.0.iter().any(|rule| {
-            is(&rule.words[0], program) && rule.words.get(1).is_none_or(|second| is(second, subcommand))
+            rule.words[0].contains(&command.word(0).to_lowercase())
+                && rule.words.get(1).is_none_or(|second| second.iter().any(|word| seconds.contains(word)))
         })
     }
 }

@@ -7,13 +7,11 @@ use std::ops::Range;
 const PREFIXES: [&str; 10] = ["if", "then", "elif", "else", "while", "until", "do", "!", "time", "{"];
 const MAX_DEPTH: usize = 40;
 
-/// What a word has in it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     #[default]
     Bare,
     Quoted,
-    /// A `$NAME`.
     Expands,
     /// A substitution, whose commands are not its text.
     Runs,
@@ -41,15 +39,12 @@ impl Word {
     }
 }
 
-/// A simple command.
 #[derive(Debug, Default)]
 pub struct Command {
     pub words: Vec<Word>,
-    /// Its here-documents.
     pub documents: Vec<Range<usize>>,
     /// It stands in a substitution, which uses its output.
     pub is_nested: bool,
-    /// It reads a pipe.
     pub is_piped: bool,
 }
 
@@ -71,7 +66,6 @@ impl Command {
     }
 }
 
-/// A line, as far as it is parsed.
 #[derive(Debug, Default)]
 pub struct Line<'a> {
     pub text: &'a str,
@@ -83,7 +77,6 @@ pub struct Line<'a> {
     pub written: Vec<Word>,
     /// Here-documents whose text comes after the end of this line: the end, and the command.
     awaited: Vec<(Word, usize)>,
-    /// The next command reads a pipe.
     piped: bool,
 }
 
@@ -201,9 +194,11 @@ impl<'a> Line<'a> {
                     word.add(Kind::Quoted, "");
                     self.at += 1;
                 }
-                // `$'it\'s'` has escapes.
-                '`' | '$' if self.rest().starts_with('`') || self.rest().starts_with("$'") => return None,
-                '$' => self.expansion(&mut word)?,
+                // `$'it\'s'` has escapes, and `$[…]` computes.
+                '`' => return None,
+                '$' if self.rest()[1..].starts_with(['\'', '[']) => return None,
+                '$' => self.expansion(&mut word, in_quotes)?,
+                '\\' if self.skip("\\\n") => {}
                 '\'' if !in_quotes => {
                     self.at += 1;
                     word.add(Kind::Quoted, self.skip_while(|c| c != '\''));
@@ -227,21 +222,22 @@ impl<'a> Line<'a> {
         (!in_quotes && !word.span.is_empty()).then_some(word)
     }
 
-    fn expansion(&mut self, word: &mut Word) -> Option<()> {
+    fn expansion(&mut self, word: &mut Word, in_quotes: bool) -> Option<()> {
         let from = self.at;
         self.at += 1;
         let mut kind = Kind::Expands;
         if self.skip("(") {
-            let (first, awaited) = (self.commands.len(), self.awaited.len());
+            // A here-document that was announced before could begin in it.
+            let (first, is_early) = (self.commands.len(), !self.awaited.is_empty());
             self.list(true)?;
-            self.skip(")").then_some(())?;
+            (self.skip(")") && !is_early && self.awaited.is_empty()).then_some(())?;
             // `"$(cat <<'EOF' …)"` is text.
             let mut inner = self.commands[first..].iter().filter(|command| !command.words.is_empty());
-            let is_cat = |cat: &Command| cat.words.len() == 1 && cat.word(0) == "cat";
-            let is_text = inner.next().is_some_and(is_cat) && inner.next().is_none();
-            kind = if is_text && self.awaited.len() == awaited { Kind::Quoted } else { Kind::Runs };
+            let is_cat = |cat: &Command| cat.word(0) == "cat" && cat.words.len() == cat.documents.len();
+            let is_text = in_quotes && inner.next().is_some_and(is_cat) && inner.next().is_none();
+            kind = if is_text { Kind::Quoted } else { Kind::Runs };
         } else if self.skip("{") {
-            self.skip_while(|c| c.is_ascii_alphanumeric() || "_#@*!?[]-".contains(c));
+            self.skip_while(|c| c.is_ascii_alphanumeric() || "_#@*?-".contains(c));
             self.skip("}").then_some(())?;
         } else {
             self.skip_while(|c| c.is_ascii_alphanumeric() || c == '_');

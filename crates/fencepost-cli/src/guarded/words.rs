@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
     pub text: String,
-    /// It is the last part of a path, and can only be a program: `/usr/bin/git`, but not `docs/push`.
+    /// It is the last part of a path, and can only be a program: `/usr/bin/git`, `alpine/helm:3.14`, but not `docs/push`.
     pub is_program: bool,
 }
 
@@ -41,7 +41,8 @@ fn words(line: &str) -> Vec<Word> {
 
 fn add(word: &str, words: &mut Vec<Word>) {
     let word = word.trim_end_matches('+');
-    let name = word.rsplit('/').next().unwrap_or(word).trim_start_matches(['-', '+']);
+    let name = word.rsplit('/').next().and_then(|name| name.split(':').next()).unwrap_or(word);
+    let name = name.trim_start_matches(['-', '+']);
     let short = [".exe", ".cmd", ".bat"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
     words.push(Word { text: short.to_owned(), is_program: true });
     // `git-push` in git's own directory is `git push`.

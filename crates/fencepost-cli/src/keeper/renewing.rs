@@ -137,7 +137,8 @@ impl Renewing {
     fn record(&self, left: Millis) {
         let now = Clock::System.read();
         for record in &self.instructions.records {
-            session::renewed(record, &self.instructions.run, now.plus(left), now);
+            let Instructions { url, run, .. } = &self.instructions;
+            session::renewed(record, url, run, now.plus(left), now);
         }
     }
 

@@ -111,12 +111,12 @@ pub fn acknowledge(run: &str, now: Time) -> Result<Vec<Lost>> {
 }
 
 /// The session ended those of these claims that its record has.
-pub fn ended(run: &str, tokens: &[&str], verb: &str, now: Time) {
+pub fn ended(run: &str, fleet: &str, tokens: &[&str], verb: &str, now: Time) {
     let mut locked = Locked::open(run);
-    let known = |token: &&&str| locked.session.held.iter().any(|held| held.token == **token);
+    let known = |token: &&&str| locked.session.held.iter().any(|held| held.is(fleet, token));
     let known: Vec<_> = tokens.iter().filter(known).copied().collect();
     for token in &known {
-        locked.session.end(token, verb);
+        locked.session.end(fleet, token, verb);
     }
     if !known.is_empty() {
         // Without the record the hooks ask the fleet.
@@ -125,12 +125,13 @@ pub fn ended(run: &str, tokens: &[&str], verb: &str, now: Time) {
 }
 
 /// The session is over, and gave these claims back.
-pub fn given_back(run: &str, claims: &[Claim], now: Time) {
-    ended(run, &claims.iter().map(|claim| claim.token.as_str()).collect::<Vec<_>>(), "release", now);
+pub fn given_back(run: &str, fleet: &str, claims: &[Claim], now: Time) {
+    let tokens: Vec<_> = claims.iter().map(|claim| claim.token.as_str()).collect();
+    ended(run, fleet, &tokens, "release", now);
 }
 
 /// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.
-pub fn renewed(session: &str, run: &str, until: Time, now: Time) {
+pub fn renewed(session: &str, fleet: &str, run: &str, until: Time, now: Time) {
     let try_lock = |file: &File| {
         file.try_lock().map_err(|e| match e {
             TryLockError::Error(e) => e,
@@ -139,7 +140,7 @@ pub fn renewed(session: &str, run: &str, until: Time, now: Time) {
     };
     let mut locked = Locked::with(session, try_lock);
     if locked.session.held.iter().any(|held| held.run == run) {
-        locked.session.renew(run, until);
+        locked.session.renew(fleet, run, until);
         // Without it the hooks ask the fleet.
         let _ = locked.save(now);
     }

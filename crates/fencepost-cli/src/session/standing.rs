@@ -37,6 +37,12 @@ mod tests {
         *,
     };
 
+    /// `a` in fleet 1, or `2:a` in another one.
+    fn of(token: &str) -> (String, String) {
+        let (fleet, token) = token.split_once(':').unwrap_or(("1", token));
+        (fleet.to_owned(), token.to_owned())
+    }
+
     /// The standing after these steps. A claim lasts for ten units of time.
     fn after(steps: &str) -> &'static str {
         let mut session = Session::default();
@@ -45,15 +51,15 @@ mod tests {
             let (verb, token) = step.split_once(' ').unwrap_or((step, ""));
             match verb {
                 "claim" => {
-                    let held =
-                        Held { token: token.into(), run: "r".into(), until: now.plus(fencepost::Millis(10)) };
-                    session.hold(vec![held], "f");
+                    let until = now.plus(fencepost::Millis(10));
+                    let (fleet, token) = of(token);
+                    session.hold(vec![Held { token, fleet, run: "r".into(), until }]);
                 }
-                "lose" => drop(session.lose(token, Loss::Taken, now)),
+                "lose" => drop(session.lose(&of(token).0, &of(token).1, Loss::Taken, now)),
                 "ack" => drop(session.acknowledge().len()),
                 "at" => now = Time(token.parse().expect("a time")),
                 "offline" => session.lapse(now),
-                verb => session.end(token, verb),
+                verb => session.end(&of(token).0, &of(token).1, verb),
             }
         }
         match session.standing(now) {
@@ -90,6 +96,13 @@ mod tests {
             // It was renewed all the same.
             ("claim a; at 10; offline; claim a", "holds"),
             ("ack", "never claimed"),
+            // Of the same item, before anybody noticed the loss.
+            ("claim a@1; claim a@2; done a@2", "completed"),
+            ("claim a@1; claim a@2; lose a@2", "lost"),
+            // In two fleets.
+            ("claim a; claim 2:a; lose a", "lost one"),
+            ("claim a; claim 2:a; lose a; done 2:a", "lost"),
+            ("claim a; claim 2:a; done 2:a", "holds"),
         ] {
             assert_eq!(after(steps), expected, "{steps}");
         }

@@ -153,7 +153,7 @@ on_both! {
         let long = sealed.fence(&["lift", &run, "--for", "1000d"]);
         assert!(long.code == 1 && long.err.contains("for"), "{long:?}");
         denied(&push());
-        for line in [format!("fence lift {run}"), format!("env -u CLAUDE_CODE_SESSION_ID fence lift {run}")] {
+        for line in [format!("fence lift {run}"), format!("env -u CLAUDE_CODE_SESSION_ID fence lift {run}"), "env -u CODEX_THREAD_ID fence call run/lift '{}'".into()] {
             assert!(denied(&before(&sealed, "claude", &line, &[])).contains("only a person"), "{line}");
         }
         // An hour: the test may take long.

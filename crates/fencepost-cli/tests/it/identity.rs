@@ -207,6 +207,10 @@ on_both! {
             let said = sealed.sh(&format!("./claude s '{words}; exit $?'"));
             assert!(said.code == 1 && said.err.contains("only a person lifts the guard"), "{words}: {said:?}");
         }
+        for (words, expected) in [("setup claude", "removes the guard"), ("git install", "removes the git fence")] {
+            let said = sealed.sh(&format!("./claude s 'fence {words} --remove; exit $?'"));
+            assert!(said.code == 1 && said.err.contains(&format!("only a person {expected}")), "{said:?}");
+        }
         let is_logged = || {
             sealed.readable();
             sealed.ok(&["events", "--since", "start", "--json"]).contains("run.lifted")

@@ -84,6 +84,7 @@ on_both! {
             for line in [
                 "ls", "cargo test", "fence ready; ls", "fence ready && rm -r x", "fence show \"$(rm x)\"", "fence lock a -- ls",
                 "fence once k -- ls", "fence work --agent a", "fence mail work box -- ls", "fence loop run x", "",
+                "fence setup claude --remove", "fence git install --remove", "fence export x --force",
             ] {
                 lost(&before(&sealed, client, line, &[]));
             }
@@ -100,6 +101,11 @@ on_both! {
             // A claim that is refused acknowledges nothing.
             let refused = in_session(&sealed, client, &format!("fence claim {task}; exit $?"));
             assert_eq!(refused.code, 4, "{refused:?}");
+            // Nor does a question about it.
+            for line in ["fence ack --help", "fence help ack", "fence note auth-3 ack"] {
+                passes(&before(&sealed, client, line, &[]));
+            }
+            passes(&tool(&sealed, client, "mcp__fence__look", json!({ "how": "acknowledge" }), &[]));
             lost(&before(&sealed, client, "ls", &[]));
 
             // The hook acknowledges: in a client's sandbox the command could not write the record.
@@ -171,6 +177,19 @@ on_both! {
         sealed.ok(&["unclaim", "auth-4"]);
         denied(&before(&sealed, "claude", "git push", &[]));
         denied(&before(&sealed, "claude", "ls", &[]));
+    }
+
+    /// The agent claims the task again before any hook noticed the loss.
+    fn a_new_claim_of_the_same_task_acknowledges(sealed: Sealed) {
+        fleet(&sealed, 1);
+        claimed(&sealed, "claude", "auth-1");
+        sealed.ok(&["unclaim", "auth-1"]);
+        claimed(&sealed, "claude", "auth-1");
+        passes(&hook(&sealed, "claude", "post-tool-use"));
+        edits(&sealed, "claude").iter().for_each(passes);
+        passes(&before(&sealed, "claude", "git push", &[]));
+        in_session(&sealed, "claude", "fence done");
+        edits(&sealed, "claude").iter().for_each(passes);
     }
 
     fn one_of_two_claims_is_lost(sealed: Sealed) {
@@ -295,6 +314,33 @@ on_both! {
         std::fs::write(sealed.path().join("over"), "").expect("written");
         agent.wait().expect("its end");
     }
+}
+
+/// A claim in one fleet does not hide the loss in another one, and tokens of both may be the same.
+#[test]
+fn a_session_works_in_two_fleets() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    let token = claimed(&sealed, "claude", "auth-1");
+    let other = |words: &str| {
+        let said =
+            in_session(&sealed, "claude", &format!("export FENCE_DB=$PWD/other.db; fence {words}; exit $?"));
+        assert_eq!(said.code, 0, "{said:?}");
+        said.out
+    };
+    other("init");
+    other("add web --board auth");
+    assert_eq!(other("claim auth-1 -q"), token);
+    edits(&sealed, "claude").iter().for_each(passes);
+    sealed.ok(&["unclaim", "auth-1"]);
+    sealed.ok(&["claim", "auth-1", "--run", "two"]);
+    assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&format!("you lost claim {token}")));
+    let edit = tool(&sealed, "claude", "Edit", json!({}), &[]);
+    assert!(told(&edit).contains("Run two holds task/auth-1 now.") && told(&edit).contains("another claim"));
+    other("done auth-1");
+    assert!(denied(&tool(&sealed, "claude", "Edit", json!({}), &[])).contains(&token));
+    in_session(&sealed, "claude", "fence ack");
+    passes(&tool(&sealed, "claude", "Edit", json!({}), &[]));
 }
 
 /// In a client's sandbox the record can be read and not be locked. The loss on it counts.

@@ -1,3 +1,4 @@
+use super::super::lift::check_person;
 use super::{
     hook_script,
     place::{self, Found, Place},
@@ -25,7 +26,7 @@ use std::{fs, path::Path, process::ExitCode};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Install {
-    /// Take the hooks away and put back the ones that were there; accepted fences are kept
+    /// Take the hooks away and put back the ones that were there; accepted fences are kept. Refused in an agent's session
     #[arg(long, conflicts_with_all = ["ask", "require"])]
     remove: bool,
     /// When a push arrives, also ask this fleet: refuse claims that are over or of another fleet, and all if it cannot be reached
@@ -91,6 +92,9 @@ fn branch(text: &str) -> Result<String, String> {
 
 impl Install {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        if self.remove {
+            check_person("removes the git fence")?;
+        }
         let repository = Repository::here().await?;
         let place = Place::of(&repository).await?;
         let report = match self.remove {

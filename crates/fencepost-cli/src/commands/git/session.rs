@@ -36,7 +36,8 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
         }
         _ => {}
     }
-    let tokens = record.held.iter().rev().filter(|held| held.until > now);
+    let here = context.location()?.absolute_url();
+    let tokens = record.held.iter().rev().filter(|held| held.until > now && held.fleet == here);
     Ok(tokens
         .filter_map(|held| held.token.parse::<Token>().ok())
         .find(|token| token.resource.task().is_some()))

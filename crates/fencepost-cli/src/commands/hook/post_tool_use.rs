@@ -53,16 +53,16 @@ impl Call<'_> {
         let here = self.context.location()?.absolute_url();
         let refreshed = refresh(fleet, &here, name, session, now).await?;
         let claims = refreshed.claims;
+        let mut told: Vec<String> = refreshed.lost.iter().map(|lost| self.told_of(lost)).collect();
         // The session works in another fleet, and only this tool ran here.
         if session.is_elsewhere(&here) {
-            return Ok(Vec::new());
+            return Ok(told);
         }
-        let mut told: Vec<String> = refreshed.lost.iter().map(|lost| self.told_of(lost)).collect();
         if !claims.is_empty() {
             let due = session.renewed_at.is_none_or(|at| now.since(at) >= RENEWED_EVERY || now < at);
             if due {
                 let renewed = soon(fleet.call(run::Renew { run: name.to_owned(), ttl_ms: None })).await?;
-                session.renew(name, renewed.run.expires_at);
+                session.renew(&here, name, renewed.run.expires_at);
                 session.renewed_at = Some(now);
             }
             if session.is_waiting {
@@ -70,7 +70,8 @@ impl Call<'_> {
             }
         }
         session.is_waiting = false;
-        let tokens = session.held.iter().map(|held| held.token.as_str());
+        let own = session.held.iter().filter(|held| held.fleet == here);
+        let tokens = own.map(|held| held.token.as_str());
         let tasks: Vec<String> = tokens.filter_map(task_of).map(str::to_owned).collect();
         session.notes.retain(|id, _| tasks.contains(id));
         for id in tasks {

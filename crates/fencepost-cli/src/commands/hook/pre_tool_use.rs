@@ -7,7 +7,7 @@ use super::{
     reply::Reply,
     rule::{self, Decision, Question},
     soon,
-    tool::{Tool, plain_fence},
+    tool::{Tool, is_ack, plain_fence},
 };
 use crate::{
     guarded::{self, Found},
@@ -27,8 +27,10 @@ impl Call<'_> {
         let tool = Tool::of(&self.input, &self.hook.reads);
         let line = match &tool {
             Tool::Own => {
+                let is_finish =
+                    self.input.tool_name.as_deref().is_some_and(|name| name.ends_with("__finish"));
                 let how = self.input.tool_input.as_ref().and_then(|input| input.get("how"));
-                if how.is_some_and(|how| how == "acknowledge") {
+                if is_finish && how.is_some_and(|how| how == "acknowledge") {
                     self.acknowledge();
                 }
                 return Ok(self.with_run());
@@ -44,7 +46,7 @@ impl Call<'_> {
         };
         let plain = line.and_then(plain_fence);
         if let Some(words) = plain.filter(|_| found.is_none()) {
-            if words.get(1).is_some_and(|verb| verb == "ack") {
+            if is_ack(&words) {
                 self.acknowledge();
             }
             return passes();
@@ -113,7 +115,10 @@ impl Call<'_> {
         let silent = record.silent_until.is_some_and(|until| self.context.terminal.now() < until);
         let task = lost.token.parse::<Token>().map_or(lost.token.clone(), |token| token.resource.to_string());
         let asked = async {
-            let fleet = self.fleet().await?;
+            let fleet = match self.context.location()?.absolute_url() == lost.fleet {
+                true => self.fleet().await?,
+                false => soon(self.context.open_at(&lost.fleet)).await?.without_retries(),
+            };
             soon(fleet.call(claim::Guard::new(&lost.token))).await
         };
         let answer = if silent { None } else { asked.await.ok() };

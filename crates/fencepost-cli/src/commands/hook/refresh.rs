@@ -7,6 +7,7 @@ use crate::{
 };
 use fencepost::{Result, Time, claim, run};
 use fencepost_client::Connection;
+use std::collections::BTreeSet;
 
 /// What the fleet said.
 pub struct Refreshed {
@@ -25,32 +26,32 @@ pub async fn refresh(
     now: Time,
 ) -> Result<Refreshed> {
     let claims = super::claims(fleet, &[run.to_owned()]).await?;
-    // The session works in another fleet, and only this command ran here.
-    let elsewhere = session.is_elsewhere(address);
-    session.hold(claims.iter().map(|claim| Held::confirmed(claim, now)).collect(), address);
+    session.hold(claims.iter().map(|claim| Held::confirmed(claim, address, now)).collect());
     let mut lost = Vec::new();
-    if elsewhere {
-        return Ok(Refreshed { claims, lost });
-    }
     let listed = |token: &String| claims.iter().any(|claim| claim.token == *token);
-    let unconfirmed =
-        session.lost.iter().filter(|lost| lost.how == Loss::Unconfirmed).map(|lost| &lost.token);
     let asked: Vec<String> =
-        session.held.iter().map(|held| &held.token).chain(unconfirmed).cloned().collect();
+        in_doubt(session).filter(|(fleet, _)| *fleet == address).map(|(_, token)| token.to_owned()).collect();
     for token in asked.iter().filter(|token| !listed(token)) {
         let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
         match (guarded.claim.filter(|_| guarded.ok), guarded.ended_by) {
             // It is another run's, which the session named.
-            (Some(claim), _) => session.hold(vec![Held::confirmed(&claim, now)], address),
-            (None, Some(verb)) => session.end(token, &verb),
-            (None, None) => lost.push(session.lose(token, Loss::of(guarded.reason), now)),
+            (Some(claim), _) => session.hold(vec![Held::confirmed(&claim, address, now)]),
+            (None, Some(verb)) => session.end(address, token, &verb),
+            (None, None) => lost.push(session.lose(address, token, Loss::of(guarded.reason), now)),
         }
     }
     Ok(Refreshed { claims, lost })
 }
 
-/// The record of this run after its own fleet was asked. A session that works in another fleet than this directory's can write here from
-/// there, so that one is asked.
+/// The fleets and tokens of claims that the session holds, or lost without a word of their fleet.
+fn in_doubt(session: &Session) -> impl Iterator<Item = (&str, &str)> {
+    let unconfirmed = session.lost.iter().filter(|lost| lost.how == Loss::Unconfirmed);
+    let held = session.held.iter().map(|held| (held.fleet.as_str(), held.token.as_str()));
+    held.chain(unconfirmed.map(|lost| (lost.fleet.as_str(), lost.token.as_str())))
+}
+
+/// The record of this run after its fleets were asked: this directory's, and others in which it holds claims, because it can write here
+/// from there.
 pub async fn refreshed(context: &Context, run: &str) -> Result<Session> {
     let now = context.terminal.now();
     let mut locked = Locked::open(run);
@@ -68,9 +69,10 @@ pub async fn refreshed(context: &Context, run: &str) -> Result<Session> {
                 session.ended = began.then_some(Ended::GivenUp);
             }
         }
-        if let Some(address) = session.fleet.clone().filter(|address| *address != here) {
-            let fleet = soon(context.open_at(&address)).await?.without_retries();
-            refresh(&fleet, &address, run, session, now).await?;
+        let elsewhere: BTreeSet<String> = in_doubt(session).map(|(fleet, _)| fleet.to_owned()).collect();
+        for address in elsewhere.iter().filter(|address| **address != here) {
+            let fleet = soon(context.open_at(address)).await?.without_retries();
+            refresh(&fleet, address, run, session, now).await?;
         }
         Ok(())
     };

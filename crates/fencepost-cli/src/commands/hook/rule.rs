@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn the_table() {
-        let lost = || vec![Lost { token: "task/a-1@1".into(), how: Loss::Taken, at: Time(0) }];
+        let lost =
+            || vec![Lost { token: "task/a-1@1".into(), fleet: "f".into(), how: Loss::Taken, at: Time(0) }];
         // A guarded command, the same if the fleet cannot be reached, the same with --strict, any other tool, that one without the fleet.
         for (standing, expected) in [
             (Standing::LostOne(lost()), ["tell", "deny", "tell", "tell", "tell"]),

@@ -34,7 +34,8 @@ impl Call<'_> {
             if is_subagent && !self.context.is_run_named() {
                 self.release(&fleet, &claims, "its subagent stopped").await;
                 drop(locked);
-                session::given_back(&self.run(), &claims, self.context.terminal.now());
+                let here = self.context.location()?.absolute_url();
+                session::given_back(&self.run(), &here, &claims, self.context.terminal.now());
             }
             return Ok(Reply::Silent);
         }
@@ -58,11 +59,10 @@ impl Call<'_> {
         session: &Session,
     ) -> Result<Vec<claim::Claim>> {
         let mut claims = super::claims(fleet, &[run.to_owned()]).await?;
-        if !session.is_elsewhere(&self.context.location()?.absolute_url()) {
-            for held in &session.held {
-                let known = claims.iter().any(|claim| claim.token == held.token);
-                claims.extend(if known { None } else { alive(fleet, &held.token).await? });
-            }
+        let here = self.context.location()?.absolute_url();
+        for held in session.held.iter().filter(|held| held.fleet == here) {
+            let known = claims.iter().any(|claim| claim.token == held.token);
+            claims.extend(if known { None } else { alive(fleet, &held.token).await? });
         }
         Ok(claims)
     }

@@ -14,6 +14,23 @@ const SHELLS: [&str; 8] =
 const WRITERS: [&str; 7] =
     ["Edit", "MultiEdit", "Write", "NotebookEdit", "EnterWorktree", "ExitWorktree", "apply_patch"];
 
+/// Commands of fence that write files, serve others, or change the guard. A session that lost its claim needs none of them.
+const MORE_THAN_PLAIN: [&str; 13] = [
+    "backup",
+    "completions",
+    "export",
+    "git",
+    "hook",
+    "init",
+    "keep",
+    "man",
+    "mcp",
+    "serve",
+    "setup",
+    "trust",
+    "watchdog",
+];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tool {
     /// One of `fence mcp`.
@@ -67,7 +84,15 @@ pub fn plain_fence(line: &str) -> Option<Vec<String>> {
     let own = command.own();
     let is_known = command.is_plain() && own.iter().all(|word| word.kind < Kind::Runs);
     let is_plain = is_known && parsed.written.is_empty() && guarded::runs_nothing(command);
-    is_plain.then(|| own.iter().map(|word| word.text.clone()).collect())
+    let is_more = own.iter().any(|word| MORE_THAN_PLAIN.contains(&word.text.as_str()));
+    (is_plain && !is_more).then(|| own.iter().map(|word| word.text.clone()).collect())
+}
+
+/// Is it `fence ack`, and not only a question about it?
+pub fn is_ack(words: &[String]) -> bool {
+    let (own, options): (Vec<&str>, Vec<&str>) =
+        words.iter().map(String::as_str).partition(|word| !word.starts_with('-'));
+    own == ["fence", "ack"] && options.iter().all(|option| *option == "--json")
 }
 
 /// All texts in a value, the names of its fields among them.
@@ -120,6 +145,10 @@ mod tests {
             "fence work --agent a",
             "fence mail work x",
             "fence loop run x",
+            "fence setup claude --remove",
+            "fence git install --remove",
+            "fence export README.md --force",
+            "fence man docs",
             "fence guard task/auth-3@42 -- rm x",
             "fence {lock,a,--,rm,x}",
             "fence {lock,'a',--,rm,x}",
@@ -137,6 +166,22 @@ mod tests {
             "fence ack 2> \"$(rm x)\"",
         ] {
             assert!(plain_fence(line).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_an_acknowledgement_acknowledges() {
+        for (line, expected) in [
+            ("fence ack", true),
+            ("fence --json ack", true),
+            ("fence ack --json 2>&1", true),
+            ("fence ack --help", false),
+            ("fence ack -h", false),
+            ("fence ack again", false),
+            ("fence note ack", false),
+            ("fence help ack", false),
+        ] {
+            assert_eq!(is_ack(&plain_fence(line).expect(line)), expected, "{line}");
         }
     }
 

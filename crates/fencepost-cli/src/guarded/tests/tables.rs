@@ -344,6 +344,39 @@ pub const CAUGHT: &[&str] = &[
     "git push '",
     "git push )",
     "case x in git push",
+    // The program of an image, with its tag.
+    "docker run --rm -v \"$PWD:/w\" -w /w hashicorp/terraform:1.9 apply -auto-approve",
+    "docker run --rm bitnami/kubectl:latest delete pod x",
+    "docker run --rm alpine/helm:3.14 upgrade a b",
+    "docker compose push web",
+    // Text that the same line runs after all.
+    "echo 'git push' | cat - \"$(sh)\"",
+    "echo 'git push' | head -1 \"$(true; bash)\"",
+    "cat <<'A' \"$(\ngit push\nA\n)\"",
+    "cat <<'A' $(echo\ngit push\nA\n)",
+    "echo $['a[$(git push)]']",
+    "fence $(cat <<'X'\nlock a -- git push\nX\n)",
+    "fence \"$(cat <<'X'\nlock a -- git push\nX\n)\"",
+    "echo 'lock a -- git push' > y; fence $(cat < y)",
+    "printf {-v,x} 'git push'; $x",
+    "o=-v; printf $o x 'git push'; $x",
+    "printf -\\\nv x 'git push'; $x",
+    "git grep --\\\nop='git push' foo",
+    "sed -n 1p {-e,'1e git push'} x",
+    "echo 'git push'; ${_[0]}",
+    "u=_; echo 'git push'; ${!u}",
+    "declare -n r=_; echo 'git push'; $r",
+    "echo 'a[$(git push)]' > x; test -v \"$(cat x)\"",
+    "git commit -m 'git push'; cd .git; sh COMMIT_EDITMSG",
+    "cd \"$(git rev-parse --git-dir)\"; printf '[core]\\nfsmonitor = \"git push\"' >> config; cd ..; git status",
+    "command trap '${BASH_COMMAND#echo }' DEBUG; echo git push",
+    "builtin hash -p /usr/bin/git head; head push",
+    "command alias echo=\necho git push",
+    "printf 'git push' > x; bash -n +n < x",
+    "git tag push; git $(git tag -l)",
+    // The usage of another program.
+    "git push {origin,--} --help",
+    "git push origin main -h",
 ];
 
 /// Their words are proven harmless, or are not those of a rule.
@@ -374,7 +407,6 @@ pub const HARMLESS: &[&str] = &[
     "git config push.default simple",
     "git help push",
     "git push --help",
-    "git push -h",
     "npm publish --help",
     "man git push",
     "man git-push",
@@ -420,7 +452,6 @@ pub const HARMLESS: &[&str] = &[
     "for v in status diff; do git $v; done",
     "for d in */; do git -C \"$d\" status; done",
     "if [ \"$1\" = push ]; then git status; fi",
-    "echo ${git:-push}",
     "echo {git,push}",
     "push() { echo; }; push",
     "curl -fsSL https://x.y/install.sh | sh",
@@ -454,6 +485,11 @@ pub const HARMLESS: &[&str] = &[
     "cat > notes.md <<'EOF'\ngit push\nEOF\ngit add notes.md && git commit -m 'npm publish'",
     "rg 'git push' | sort | uniq -c | head",
     "sed -n '1,60p' git-push.md && echo 'git push'",
+    "sed -n '/git push/p' x",
+    "pgrep -fa 'git push'",
+    "terraform fmt && git apply x.diff",
+    "helm list && npm install",
+    "[[ \"$(git branch --show-current)\" == main ]] && echo 'do not push'",
 ];
 
 /// They may run a guarded command, and its words are not in them: out of reach, as the module's description says.
@@ -554,8 +590,15 @@ pub const PARTS: &[&str] = &[
 ];
 
 /// A list of a user's own, and what it finds.
-pub const OWN: &[&str] =
-    &["deploy-prod", "git commit --amend", "git stash drop", "make deploy:all", "Kubectl  apply|delete"];
+pub const OWN: &[&str] = &[
+    "deploy-prod",
+    "git commit --amend",
+    "git stash drop",
+    "make deploy:all",
+    "Kubectl  apply|delete",
+    "ssh prod",
+    "git --force",
+];
 
 pub const OWN_FOUND: &[(&str, Option<&str>)] = &[
     ("cd x; ./deploy-prod now", Some("deploy-prod")),
@@ -563,6 +606,8 @@ pub const OWN_FOUND: &[(&str, Option<&str>)] = &[
     ("git stash drop && git log deploy-prod", Some("git stash drop")),
     ("make deploy:all", Some("make deploy:all")),
     ("kubectl delete pod x", Some("Kubectl apply|delete")),
+    ("ssh prod df -h", Some("ssh prod")),
+    ("git tag --force v1", Some("git --force")),
     ("git commit x", None),
     ("git push", None),
 ];
