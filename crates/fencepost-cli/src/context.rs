@@ -186,6 +186,14 @@ impl Context {
         self.authorize(Connection::open_existing(url).await?, self.agent())
     }
 
+    /// The same for an address that a session's record names. It gets this fleet's key only if it is the same one.
+    pub async fn open_elsewhere(&self, url: &str) -> Result<Connection> {
+        match self.location()?.absolute_url() == url {
+            true => self.open_at(url).await,
+            false => Connection::open_existing(url).await,
+        }
+    }
+
     /// A connection that neither creates the fleet nor migrates its schema.
     pub async fn inspect(&self) -> Result<Connection> {
         let location = self.location()?;

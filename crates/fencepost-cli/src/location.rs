@@ -76,7 +76,12 @@ impl Location {
 
     /// The address in a form that works from every directory, for processes that we start.
     pub fn absolute_url(&self) -> String {
-        let absolute = self.file().and_then(|file| std::path::absolute(file).ok());
+        let absolute = self.file().and_then(|file| {
+            // One fleet has one address, also if a link or `..` leads to it.
+            let directory = file.parent().and_then(|directory| directory.canonicalize().ok());
+            let canonical = directory.zip(file.file_name()).map(|(directory, name)| directory.join(name));
+            canonical.or_else(|| std::path::absolute(file).ok())
+        });
         absolute.map_or_else(|| self.url.clone(), |file| file.display().to_string())
     }
 

@@ -121,6 +121,12 @@ impl Held {
 }
 
 impl Session {
+    /// That fleet is gone, and all claims in it.
+    pub fn forget(&mut self, fleet: &str) {
+        self.held.retain(|held| held.fleet != fleet);
+        self.lost.retain(|lost| lost.fleet != fleet || lost.how != Loss::Unconfirmed);
+    }
+
     /// Records claims that their fleet says are alive. A new one acknowledges what was lost before.
     pub fn hold(&mut self, claims: Vec<Held>) {
         for claim in claims {
@@ -210,7 +216,7 @@ impl Session {
 }
 
 /// `task/auth-3` of `task/auth-3@42`.
-fn resource(token: &str) -> &str {
+pub fn resource(token: &str) -> &str {
     token.rsplit_once('@').map_or(token, |(resource, _)| resource)
 }
 
@@ -296,8 +302,13 @@ pub fn remember_for(context: &Context, run: &str, claims: &[claim::Claim]) {
 
 /// A command of an agent's session ended its claim, by this verb. Later the fleet may no longer know: it keeps only the last end of an item.
 pub fn ended(context: &Context, token: &str, verb: &str) {
+    ended_where(context, verb, |held, _| held == token);
+}
+
+/// The same for all claims for which `is_ended`, of a token and the run that holds it, is true.
+pub fn ended_where(context: &Context, verb: &str, is_ended: impl Fn(&str, Option<&str>) -> bool) {
     let Ok(location) = context.location() else { return };
     for run in runs(context) {
-        file::ended(&run, &location.absolute_url(), &[token], verb, context.terminal.now());
+        file::ended(&run, &location.absolute_url(), verb, &is_ended, context.terminal.now());
     }
 }

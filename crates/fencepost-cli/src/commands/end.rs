@@ -24,16 +24,8 @@ pub struct End {
 impl End {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = self.name.unwrap_or_else(|| context.run());
-        let own = session::runs(context).contains(&run);
-        let held = if own {
-            session::known(std::slice::from_ref(&run), context.terminal.now()).session.held
-        } else {
-            Vec::new()
-        };
         let reply = context.call(run::End { run, reason: self.reason, ..run::End::default() }).await?;
-        for claim in held.iter().filter(|held| held.run == reply.run.name) {
-            session::ended(context, &claim.token, "release");
-        }
+        session::ended_where(context, "release", |_, run| run == Some(reply.run.name.as_str()));
         keeper::wake_all(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");

@@ -1,4 +1,7 @@
-use crate::context::{Context, resource};
+use crate::{
+    context::{Context, resource},
+    session,
+};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
@@ -23,6 +26,7 @@ impl Unclaim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(claim::Unclaim { resource: resource(&self.resource), reason: self.reason }).await?;
+        session::ended_where(context, "release", |token, _| session::resource(token) == reply.resource);
         context.print(&reply, |reply| {
             let from =
                 reply.held_by.as_ref().map_or("nobody held it".into(), |run| format!("taken from run {run}"));

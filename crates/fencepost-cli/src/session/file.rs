@@ -1,6 +1,6 @@
 //! The file of a session.
 
-use super::{Lift, Lost, Session};
+use super::{Lift, Loss, Lost, Session};
 use crate::{
     identity::recorded,
     private_files::{Directory, Missing},
@@ -110,15 +110,19 @@ pub fn acknowledge(run: &str, now: Time) -> Result<Vec<Lost>> {
     Ok(acknowledged)
 }
 
-/// The session ended those of these claims that its record has.
-pub fn ended(run: &str, fleet: &str, tokens: &[&str], verb: &str, now: Time) {
+/// The session ended those of its claims in this fleet for which `is_ended`, of a token and the run that holds it, is true. After a claim
+/// lapsed while the fleet could not be asked, its run is not known.
+pub fn ended(run: &str, fleet: &str, verb: &str, is_ended: impl Fn(&str, Option<&str>) -> bool, now: Time) {
     let mut locked = Locked::open(run);
-    let known = |token: &&&str| locked.session.held.iter().any(|held| held.is(fleet, token));
-    let known: Vec<_> = tokens.iter().filter(known).copied().collect();
-    for token in &known {
-        locked.session.end(fleet, token, verb);
-    }
-    if !known.is_empty() {
+    let session = &mut locked.session;
+    let held = session.held.iter().filter(|held| held.fleet == fleet);
+    let held = held.map(|held| (&held.token, Some(held.run.as_str())));
+    let lapsed = session.lost.iter().filter(|lost| lost.fleet == fleet && lost.how == Loss::Unconfirmed);
+    let all = held.chain(lapsed.map(|lost| (&lost.token, None)));
+    let tokens: Vec<String> =
+        all.filter(|(token, run)| is_ended(token, *run)).map(|(token, _)| token.clone()).collect();
+    tokens.iter().for_each(|token| session.end(fleet, token, verb));
+    if !tokens.is_empty() {
         // Without the record the hooks ask the fleet.
         let _ = locked.save(now);
     }
@@ -126,8 +130,7 @@ pub fn ended(run: &str, fleet: &str, tokens: &[&str], verb: &str, now: Time) {
 
 /// The session is over, and gave these claims back.
 pub fn given_back(run: &str, fleet: &str, claims: &[Claim], now: Time) {
-    let tokens: Vec<_> = claims.iter().map(|claim| claim.token.as_str()).collect();
-    ended(run, fleet, &tokens, "release", now);
+    ended(run, fleet, "release", |token, _| claims.iter().any(|claim| claim.token == token), now);
 }
 
 /// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.

@@ -192,6 +192,42 @@ on_both! {
         edits(&sealed, "claude").iter().for_each(passes);
     }
 
+    /// The session itself ended its claims, in other ways than by their tokens.
+    fn claims_that_the_session_ended_are_not_lost(sealed: Sealed) {
+        fleet(&sealed, 6);
+        sealed.ok(&["agent", "join", "bob"]);
+        sealed.ok(&["agent", "join", "eve"]);
+        sealed.ok(&["add", "offered", "--board", "other", "--offer", "bob"]);
+        sealed.ok(&["mail", "push", "box", "x"]);
+        for script in [
+            "fence claim auth-1 --run x; fence end x",
+            "fence claim auth-2; fence cancel auth-2",
+            "fence claim auth-3; fence unclaim auth-3",
+            "run=$(fence --json poll --agent bob --accept task_offered | grep -o 'bob-[0-9a-z]*' | head -1); fence settle $run",
+            "run=$(fence --json poll --agent eve --accept pool_task --board auth | grep -o 'eve-[0-9a-z]*' | head -1); fence end $run",
+            "fence mail claim box; fence mail reset",
+        ] {
+            let said = in_session(&sealed, "claude", &format!("set -e; {script} >/dev/null; exit 0"));
+            assert_eq!((said.code, said.err.as_str()), (0, ""), "{script}: {said:?}");
+            assert_eq!(record(&sealed, &session("claude"))["held"], json!([]), "{script}");
+            passes(&hook(&sealed, "claude", "post-tool-use"));
+            edits(&sealed, "claude").iter().for_each(passes);
+        }
+    }
+
+    /// A claim seemed to be over while the fleet could not be asked. Then the session released it, and another run finished the task.
+    fn a_claim_that_only_seemed_over_can_be_given_back(sealed: Sealed) {
+        fleet(&sealed, 1);
+        let token = claimed(&sealed, "claude", "auth-1");
+        overslept(&sealed, &session("claude"));
+        denied(&tool_with(&sealed, "claude", "Edit", json!({}), &[], &GONE));
+        assert_eq!(in_session(&sealed, "claude", &format!("fence release {token}; exit $?")).code, 0);
+        let other = sealed.ok(&["claim", "auth-1", "--run", "other", "-q"]);
+        sealed.ok(&["done", &other]);
+        passes(&hook(&sealed, "claude", "post-tool-use"));
+        edits(&sealed, "claude").iter().for_each(passes);
+    }
+
     fn one_of_two_claims_is_lost(sealed: Sealed) {
         fleet(&sealed, 2);
         let (first, _) = (claimed(&sealed, "claude", "auth-1"), claimed(&sealed, "claude", "auth-2"));
@@ -341,6 +377,69 @@ fn a_session_works_in_two_fleets() {
     assert!(denied(&tool(&sealed, "claude", "Edit", json!({}), &[])).contains(&token));
     in_session(&sealed, "claude", "fence ack");
     passes(&tool(&sealed, "claude", "Edit", json!({}), &[]));
+}
+
+/// A script of the session made a fleet, claimed in it, and removed it.
+#[test]
+fn a_fleet_that_is_gone_is_forgotten() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "auth-1");
+    let script = "export FENCE_DB=$PWD/gone.db; fence init && fence add x && fence claim -q && rm gone.db*";
+    assert_eq!(in_session(&sealed, "claude", &format!("{script}; exit $?")).code, 0);
+    assert_eq!(record(&sealed, &session("claude"))["held"].as_array().map(Vec::len), Some(2));
+    passes(&before(&sealed, "claude", "git push", &[]));
+    assert_eq!(record(&sealed, &session("claude"))["held"].as_array().map(Vec::len), Some(1));
+    in_session(&sealed, "claude", "fence done");
+    assert!(told(&before(&sealed, "claude", "git push", &[])).contains("completed its claim"));
+    edits(&sealed, "claude").iter().for_each(passes);
+}
+
+/// A link and `..` lead to the same fleet.
+#[test]
+fn a_fleet_has_one_address() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    std::os::unix::fs::symlink(sealed.path(), sealed.path().join("link")).expect("linked");
+    for alias in ["$PWD/link/${FENCE_DB##*/}", "$PWD/link/../${FENCE_DB##*/}", "${FENCE_DB##*/}"] {
+        let script = format!(
+            "cd \"${{FENCE_DB%/*}}\" && ln -sfn . link && FENCE_DB={alias}; fence claim -q auth-1 --resume"
+        );
+        let said = in_session(&sealed, "claude", &format!("{script}; exit $?"));
+        assert_eq!(said.code, 0, "{said:?}");
+        assert_eq!(record(&sealed, &session("claude"))["held"].as_array().map(Vec::len), Some(1), "{alias}");
+    }
+}
+
+/// The key of this directory's fleet is for that one alone.
+#[test]
+fn a_hook_sends_no_key_to_another_fleet() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    claimed(&sealed, "claude", "auth-1");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = other.local_addr().expect("its address");
+    let address = format!("http://{port}");
+    let asked = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = other.accept().expect("a connection");
+        let mut request = [0; 4096];
+        let length = stream.read(&mut request).expect("a request");
+        let _ = stream.write_all(
+            b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        );
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    });
+    let run = session("claude");
+    let mut changed = record(&sealed, &run);
+    changed["held"][0]["fleet"] = json!(address);
+    std::fs::write(record_file(&sealed, &run), changed.to_string()).expect("written");
+    let push = json!({ "command": "git push" });
+    tool_with(&sealed, "claude", "Bash", push, &[], &[("FENCE_KEY", "fk_of_this_fleet")]);
+    // If the hook asked nobody, this is the connection that the other side waits for.
+    drop(std::net::TcpStream::connect(port));
+    let request = asked.join().expect("asked");
+    assert!(request.contains("HTTP/1.1") && !request.contains("fk_of_this_fleet"), "{request}");
 }
 
 /// In a client's sandbox the record can be read and not be locked. The loss on it counts.

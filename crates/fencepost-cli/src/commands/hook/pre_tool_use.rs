@@ -55,7 +55,8 @@ impl Call<'_> {
         let Known { run, session: mut record, is_lifted } = session::known(&self.runs(), now);
         // After a loss, too: the session may have claimed since where its hooks do not look.
         let is_in_doubt = found.is_some() || record.is_stale(now) || !record.lost.is_empty();
-        let unknown = if is_in_doubt { self.ask(&run, &mut record).await.err() } else { None };
+        let unknown =
+            if is_in_doubt { self.ask(&run, &mut record, found.is_some()).await.err() } else { None };
         // It never held a claim, and this is nobody's fleet.
         if record.is_blank()
             && !self.has_fleet()
@@ -92,21 +93,19 @@ impl Call<'_> {
         })
     }
 
-    /// Asks the session's fleet, and reads the record anew.
-    async fn ask(&self, run: &str, record: &mut Session) -> Result<()> {
-        if let (false, Some(fleet)) = (self.has_fleet(), &record.fleet) {
-            let fleet = without_password(fleet);
-            return Err(Error::new(
+    /// Asks the session's fleets, and reads the record anew. `guarded`: a guarded command needs a fleet in this directory.
+    async fn ask(&self, run: &str, record: &mut Session, guarded: bool) -> Result<()> {
+        *record = refreshed(self.context, run).await?;
+        match &record.fleet {
+            Some(fleet) if guarded && !self.has_fleet() => Err(Error::new(
                 Code::NotFound,
                 format!(
-                    "this directory has no fleet, and that of the session is at {fleet}: run the command there"
+                    "this directory has no fleet, and that of the session is at {}: run the command there",
+                    without_password(fleet)
                 ),
-            ));
+            )),
+            _ => Ok(()),
         }
-        if self.has_fleet() {
-            *record = refreshed(self.context, run).await?;
-        }
-        Ok(())
     }
 
     /// Who holds the work now that the session lost last, if the fleet answers.
@@ -115,15 +114,11 @@ impl Call<'_> {
         let silent = record.silent_until.is_some_and(|until| self.context.terminal.now() < until);
         let task = lost.token.parse::<Token>().map_or(lost.token.clone(), |token| token.resource.to_string());
         let asked = async {
-            let fleet = match self.context.location()?.absolute_url() == lost.fleet {
-                true => self.fleet().await?,
-                false => soon(self.context.open_at(&lost.fleet)).await?.without_retries(),
-            };
+            let fleet = soon(self.context.open_elsewhere(&lost.fleet)).await?.without_retries();
             soon(fleet.call(claim::Guard::new(&lost.token))).await
         };
         let answer = if silent { None } else { asked.await.ok() };
-        let holder = answer.map(|guarded| guarded.claim.filter(|_| !guarded.ok));
-        match holder {
+        match answer.filter(|guarded| !guarded.ok).map(|guarded| guarded.claim) {
             Some(Some(claim)) => {
                 let agent = claim.agent.map_or(String::new(), |agent| format!(" (agent {agent})"));
                 format!("Run {}{agent} holds {task} now.", claim.run)

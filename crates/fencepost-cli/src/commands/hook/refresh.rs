@@ -5,7 +5,7 @@ use crate::{
     context::Context,
     session::{Ended, Held, Locked, Loss, Lost, Session},
 };
-use fencepost::{Result, Time, claim, run};
+use fencepost::{Code, Result, Time, claim, run};
 use fencepost_client::Connection;
 use std::collections::BTreeSet;
 
@@ -51,35 +51,45 @@ fn in_doubt(session: &Session) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The record of this run after its fleets were asked: this directory's, and others in which it holds claims, because it can write here
-/// from there.
+/// from there. An error if this directory's cannot be asked, or another one, and no claim here is alive.
 pub async fn refreshed(context: &Context, run: &str) -> Result<Session> {
     let now = context.terminal.now();
     let mut locked = Locked::open(run);
     let here = context.location()?.absolute_url();
-    let asked = async {
-        let session = &mut locked.session;
-        let has_fleet = context.location()?.is_there();
-        if has_fleet {
-            let fleet = soon(context.open(context.agent())).await?.without_retries();
-            refresh(&fleet, &here, run, session, now).await?;
-            if session.is_blank() {
-                // A run begins with its first claim, of which this record knows nothing: perhaps it has no file.
-                let ever = run::List { run: Some(run.to_owned()), all: true, limit: Some(1) };
-                let began = !soon(fleet.call(ever)).await?.runs.is_empty();
-                session.ended = began.then_some(Ended::GivenUp);
-            }
+    let session = &mut locked.session;
+    if context.location()?.is_there() {
+        let fleet = soon(context.open(context.agent())).await?.without_retries();
+        refresh(&fleet, &here, run, session, now).await?;
+        if session.is_blank() {
+            // A run begins with its first claim, of which this record knows nothing: perhaps it has no file.
+            let ever = run::List { run: Some(run.to_owned()), all: true, limit: Some(1) };
+            let began = !soon(fleet.call(ever)).await?.runs.is_empty();
+            session.ended = began.then_some(Ended::GivenUp);
         }
-        let elsewhere: BTreeSet<String> = in_doubt(session).map(|(fleet, _)| fleet.to_owned()).collect();
-        for address in elsewhere.iter().filter(|address| **address != here) {
-            let fleet = soon(context.open_at(address)).await?.without_retries();
-            refresh(&fleet, address, run, session, now).await?;
+    }
+    let lives_here = session.held.iter().any(|held| held.fleet == here);
+    let mut unreached = None;
+    let elsewhere: BTreeSet<String> = in_doubt(session).map(|(fleet, _)| fleet.to_owned()).collect();
+    for address in elsewhere.iter().filter(|address| **address != here) {
+        let asked = async {
+            let fleet = soon(context.open_elsewhere(address)).await?.without_retries();
+            refresh(&fleet, address, run, session, now).await
+        };
+        match asked.await {
+            Ok(_) => {}
+            Err(error) if error.code() == Code::NotFound => session.forget(address),
+            Err(error) => unreached = Some(error),
         }
-        Ok(())
-    };
-    let asked: Result<()> = asked.await;
+    }
+    if unreached.is_some() {
+        session.lapse(now);
+    }
     let session = locked.session.clone();
-    if asked.is_ok() && locked.is_kept() {
+    if locked.is_kept() {
         let _ = locked.save(now);
     }
-    asked.map(|()| session)
+    match unreached.filter(|_| !lives_here) {
+        Some(error) => Err(error),
+        None => Ok(session),
+    }
 }

@@ -84,8 +84,17 @@ pub fn plain_fence(line: &str) -> Option<Vec<String>> {
     let own = command.own();
     let is_known = command.is_plain() && own.iter().all(|word| word.kind < Kind::Runs);
     let is_plain = is_known && parsed.written.is_empty() && guarded::runs_nothing(command);
-    let is_more = own.iter().any(|word| MORE_THAN_PLAIN.contains(&word.text.as_str()));
-    (is_plain && !is_more).then(|| own.iter().map(|word| word.text.clone()).collect())
+    let words: Vec<String> = own.iter().map(|word| word.text.clone()).collect();
+    (is_plain && !verbs(&words).any(|verb| MORE_THAN_PLAIN.contains(&verb))).then_some(words)
+}
+
+/// The words that may be the command's name: the first that is no option, and that after a word which may be an option's value.
+fn verbs(words: &[String]) -> impl Iterator<Item = &str> {
+    let mut is_over = false;
+    words.windows(2).filter(|pair| !pair[1].starts_with('-')).map_while(move |pair| {
+        let was_over = std::mem::replace(&mut is_over, !pair[0].starts_with('-'));
+        (!was_over).then_some(pair[1].as_str())
+    })
 }
 
 /// Is it `fence ack`, and not only a question about it?
@@ -126,6 +135,8 @@ mod tests {
             "fence guard task/auth-3@42",
             "time fence --json ready 2>/dev/null",
             "fence done auth-3 --output \"$result\"",
+            "fence list --board git",
+            "fence --json note auth-1 setup",
         ] {
             assert!(plain_fence(line).is_some(), "{line}");
         }
@@ -149,6 +160,8 @@ mod tests {
             "fence git install --remove",
             "fence export README.md --force",
             "fence man docs",
+            "fence --json setup claude",
+            "fence --agent note setup claude",
             "fence guard task/auth-3@42 -- rm x",
             "fence {lock,a,--,rm,x}",
             "fence {lock,'a',--,rm,x}",

@@ -1,5 +1,5 @@
 use super::{super::duration, Held, text};
-use crate::{context::Context, keeper};
+use crate::{context::Context, keeper, session};
 use clap::Args;
 use fencepost::{Millis, Result, mail};
 use std::process::ExitCode;
@@ -30,8 +30,9 @@ pub struct Fail {
 
 impl Fail {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let token = self.held.token(context).await?;
         let op = mail::Fail {
-            token: self.held.token(context).await?,
+            token: token.clone(),
             reason: self.reason,
             retry: self.retry,
             lost: self.lost,
@@ -39,6 +40,7 @@ impl Fail {
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
+        session::ended(context, &token, "fail");
         keeper::wake_all(context);
         context.print(&reply, |reply| text::message(&reply.message, &context.terminal))
     }

@@ -1,5 +1,5 @@
 use super::{resource, text};
-use crate::{context::Context, keeper};
+use crate::{context::Context, keeper, session};
 use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
@@ -25,7 +25,8 @@ impl Release {
         if tokens.is_empty() {
             tokens.push(context.token(None).await?);
         }
-        let reply = context.call(mail::Release { tokens }).await?;
+        let reply = context.call(mail::Release { tokens: tokens.clone() }).await?;
+        session::ended_where(context, "release", |token, _| tokens.iter().any(|given| given == token));
         keeper::wake_all(context);
         context.print(&reply, |reply| text::messages(&reply.messages, &context.terminal))
     }
