@@ -3,8 +3,8 @@
 //! A line is caught if the words of a rule stand in it, anywhere, unless [`harmless`] proves that they only are text: the argument of an
 //! `echo`, the message of a commit. Nothing is executed or expanded. A gap in that proof costs a question, never a push.
 //!
-//! Out of reach are words that are not in the line: `git $verb`, aliases, scripts, `make release`, encoded text. The git fence
-//! refuses those pushes.
+//! Out of reach are words that are not in the line: `git $verb`, aliases, scripts, `make release`, encoded text, a message that git
+//! kept and another command reads back. The git fence refuses those pushes.
 
 mod harmless;
 mod rules;

@@ -9,7 +9,7 @@ use crate::{
     identity::{self, Reason},
 };
 use fencepost::{Millis, Time, claim, claim::Verdict};
-pub use file::{Known, Locked, acknowledge, forget_old, given_back, known, lapsed, lift, renewed};
+pub use file::{Known, Locked, Taken, acknowledge, forget_old, given_back, known, lift, renewed, unanswered};
 use serde::{Deserialize, Serialize};
 pub use standing::Standing;
 use std::collections::BTreeMap;
@@ -105,6 +105,9 @@ pub struct Lift {
 /// A session holds few claims. A file with more losses was not written by one.
 const LOST_MAX: usize = 50;
 
+/// How long a fleet that did not answer is left alone.
+pub const SILENT_FOR: Millis = Millis::seconds(60);
+
 /// How long a claim that the fleet confirmed counts as alive, if the clock of this machine says that its lease is over.
 const CONFIRMED: Millis = Millis::seconds(1);
 
@@ -197,6 +200,17 @@ impl Session {
     /// Is the lease of a claim over, as far as this record knows?
     pub fn is_stale(&self, now: Time) -> bool {
         self.held.iter().any(|held| held.until <= now)
+    }
+
+    /// Was the fleet silent a moment ago?
+    pub fn is_silent(&self, now: Time) -> bool {
+        self.silent_until.is_some_and(|until| now < until)
+    }
+
+    /// Must the fleet be asked before the next tool? After a loss, too: the session may have claimed since where its hooks do not look.
+    pub fn is_in_doubt(&self, now: Time) -> bool {
+        let may_live = self.lost.iter().any(|lost| lost.how == Loss::Unconfirmed);
+        self.is_stale(now) || may_live || !self.lost.is_empty() && !self.is_silent(now)
     }
 
     /// Did it never hold a claim?

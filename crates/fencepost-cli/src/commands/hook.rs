@@ -5,6 +5,7 @@
 //! whenever it cannot tell that the session may run it. The other events never fail: a client would show the error to its user at
 //! every step.
 
+mod fleet;
 mod input;
 mod post_tool_use;
 mod pre_tool_use;
@@ -18,10 +19,11 @@ mod teammate_idle;
 mod tool;
 mod user_prompt_submit;
 
-use crate::{context::Context, environment::variable, guarded, output::untrusted};
+use crate::{context::Context, guarded, output::untrusted};
 use clap::{Args, ValueEnum};
-use fencepost::{Code, Error, Millis, Result, claim};
-use fencepost_client::Connection;
+use fencepost::{Code, Error, Result, claim};
+pub use fleet::Deadline;
+use fleet::Fleet;
 pub use input::Input;
 pub use refresh::refreshed;
 use reply::Reply;
@@ -94,7 +96,9 @@ impl Hook {
             Error::new(Code::Invalid, "name the event").hint("fence hook --help lists the events")
         })?;
         let reply = match input::read() {
-            Ok(input) => Call { hook: &self, input, context }.answer(event).await,
+            Ok(input) => {
+                Call { hook: &self, input, context, deadline: Deadline::from_now() }.answer(event).await
+            }
             Err(unread) if event == Event::PreToolUse => unread.reply(&self.rules()?),
             Err(_) => Reply::Silent,
         };
@@ -121,6 +125,7 @@ struct Call<'a> {
     hook: &'a Hook,
     input: Input,
     context: &'a Context,
+    deadline: Deadline,
 }
 
 impl Call<'_> {
@@ -151,9 +156,8 @@ impl Call<'_> {
         Reply::Tell(self.input.hook_event_name.clone().unwrap_or_default(), text)
     }
 
-    /// The fleet, which must answer soon.
-    async fn fleet(&self) -> Result<Connection> {
-        Ok(soon(self.context.open(self.context.agent())).await?.without_retries())
+    async fn fleet(&self) -> Result<Fleet> {
+        self.deadline.open(self.context.open(self.context.agent())).await
     }
 
     /// The run of the session.
@@ -184,33 +188,20 @@ impl Call<'_> {
 }
 
 /// The claims of these runs. Locks and effects are not work.
-async fn claims(fleet: &Connection, runs: &[String]) -> Result<Vec<claim::Claim>> {
+async fn claims(fleet: &Fleet, runs: &[String]) -> Result<Vec<claim::Claim>> {
     let mut claims = Vec::new();
     for run in runs {
         let list = claim::List { run: Some(run.clone()), limit: None };
-        claims.extend(soon(fleet.call(list)).await?.claims);
+        claims.extend(fleet.call(list).await?.claims);
     }
     claims.retain(|claim| !claim.resource.starts_with("lock/") && !claim.resource.starts_with("once/"));
     Ok(claims)
 }
 
 /// The claim of this token, if it is alive.
-async fn alive(fleet: &Connection, token: &str) -> Result<Option<claim::Claim>> {
-    let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
+async fn alive(fleet: &Fleet, token: &str) -> Result<Option<claim::Claim>> {
+    let guarded = fleet.call(claim::Guard::new(token)).await?;
     Ok(guarded.claim.filter(|_| guarded.ok))
-}
-
-/// How long the fleet may take to answer. Clients wait at least 30 seconds for a hook.
-const ANSWER: Millis = Millis::seconds(8);
-
-/// The answer, or an error if it takes too long.
-async fn soon<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
-    let named = variable("FENCE_HOOK_TIMEOUT").and_then(|text| super::duration(&text).ok());
-    let longest = named.unwrap_or(ANSWER);
-    match tokio::time::timeout(longest.into(), answer).await {
-        Ok(answer) => answer,
-        Err(_) => Err(Error::unavailable(format!("the fleet did not answer within {longest}"))),
-    }
 }
 
 /// The tokens of claims, in one line.

@@ -7,23 +7,20 @@ use super::{
 use std::ops::Range;
 
 /// Programs that print or search their arguments and what they read, and run nothing of it.
-const TEXT: &str = "apply_patch cat cd col cut echo egrep fgrep fold grep head jq ls man nl printf rg sed sort \
-                    pgrep tail tee tr uniq wc which";
+const TEXT: &str = "apply_patch awk cat cd col cut echo egrep fgrep fold grep head jq ls man nl printf rg sed sort \
+                    pgrep tail tee tr uniq wc which xargs";
 /// Those of them that may write a file without a redirection.
 const WRITERS: &str = "apply_patch sed sort tee uniq";
-/// Programs that `xargs` may give a text to.
 const XARGS: &str = "cat grep head ls tail wc";
 /// Other commands that run nothing that the line wrote.
 const CALM: &str = "[ } break chmod continue done exit fi for mkdir rm set test touch true";
+const GIT: &str = "add blame branch checkout cherry-pick commit diff for-each-ref grep help log merge-base reflog \
+                   rev-list rev-parse shortlog show stash status switch tag worktree";
 /// They change the meaning of the line's other commands.
-const UNKNOWN: &str = "alias builtin case coproc declare enable eval function hash local shopt trap typeset";
+const UNKNOWN: &str = "alias builtin case coproc declare enable eval fc function hash shopt trap typeset";
 /// Subcommands that only read, or whose arguments are names and messages.
 const SUBCOMMANDS: [(&str, &str); 5] = [
-    (
-        "git",
-        "add blame branch checkout cherry-pick commit diff grep help log merge-base reflog rev-list rev-parse \
-         shortlog show stash status switch tag worktree",
-    ),
+    ("git", GIT),
     ("helm", "lint list search show status"),
     ("kubectl", "auth describe explain get help logs"),
     ("npm", "help"),
@@ -38,7 +35,7 @@ const VALUES: &str =
 /// Commands of fence that run another one or lift the guard, and the mark before another command.
 const FENCE_RUNS: &str = "demo lift lock loop once work --";
 /// Parts of the names of files that git runs or obeys without being told. The first three lead to the message of a commit.
-const OBEYED: [&str; 7] = [".git/", "cd .git", "--git-", ".git", "config/git", "hook", "husky"];
+const OBEYED: [&str; 7] = [".git/", "EDITMSG", "--git-", ".git", "config/git", "hook", "husky"];
 
 fn is_in(list: &str, word: &str) -> bool {
     !word.is_empty() && list.split(' ').any(|listed| listed == word)
@@ -66,13 +63,14 @@ fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
         // Fence, gh and git can print a message that they got before.
         let prints = is_nested && is_in("fence gh git", program) && subcommand(command) != "branch";
         let reads = (command.is_piped || is_nested && has_pipe) && !is_sink(command);
-        // `command eval`; `$x`, and nobody knows who set it.
-        let is_unknown = [program, command.word(1)].iter().any(|word| is_in(UNKNOWN, word));
+        // `command -p alias`; `$x`, and nobody knows who set it.
+        let is_unknown = !is_inert(command) && command.own().iter().any(|word| is_in(UNKNOWN, &word.text));
         prints || reads || is_unknown || program.starts_with('$')
     });
     // A later command may run or obey such a file, and not name it.
     let obeyed = &OBEYED[..if writes { OBEYED.len() } else { 3 }];
     let is_obeyed = obeyed.iter().any(|part| line.text.replace(".github", "").contains(part))
+        || any(&|command| is_in("cd pushd", command.word(0)) && command.word(1).ends_with(".git"))
         || line.written.iter().any(|file| !file.is_literal() || file.text.contains("bin/"));
     let is_only_shown = !is_read && !is_obeyed && (!writes || commands.iter().all(is_calm));
     let mut spans = line.comments;
@@ -103,10 +101,7 @@ fn is_calm(command: &Command) -> bool {
 
 /// Does the command run nothing of what it reads from a pipe?
 fn is_sink(command: &Command) -> bool {
-    let mut by_xargs = command.words.iter().skip(1).filter(|word| !is_in("-0 -r -t", &word.text));
-    let is_xargs = command.word(0) == "xargs" && by_xargs.next().is_some_and(|word| is_in(XARGS, &word.text));
-    command.words.len() == command.own().len()
-        && (is_xargs || is_in(TEXT, command.word(0)) && is_inert(command))
+    command.words.len() == command.own().len() && is_in(TEXT, command.word(0)) && is_inert(command)
 }
 
 /// The word after the program and after the options of git that need no look.
@@ -118,14 +113,20 @@ fn subcommand(command: &Command) -> &str {
 /// Does the command run nothing, and are its arguments text, names or options?
 fn is_inert(command: &Command) -> bool {
     let (program, mut words) = (command.word(0), command.own().iter().skip(1));
-    let may_be = |word: &Word| !word.is_literal() && word.text.starts_with(['$', '{']);
+    let may_be = |word: &Word| !word.is_literal() && word.text.starts_with(['$', '{', '-']);
     let has = |word: &Word, part| may_be(word) || word.text.starts_with('-') && word.text.contains(part);
+    // With these a script of awk runs a command or writes a file.
+    let runs = |word: &Word| "system getline | > @".split(' ').any(|part| word.text.contains(part));
     match program {
         "fence" => runs_nothing(command),
         "sed" => {
             let script = words.find(|word| !is_in("-E -i -n -r", &word.text));
             script.is_some_and(|word| is_script(&word.text)) && !words.any(|word| has(word, "-"))
         }
+        "xargs" => {
+            is_in(XARGS, words.find(|word| !is_in("-0 -r -t", &word.text)).map_or("", |word| &word.text))
+        }
+        "awk" => words.all(|word| word.kind < Kind::Expands && !has(word, "") && !runs(word)),
         _ if words.any(|word| of(&OPTIONS, program).split_whitespace().any(|part| has(word, part))) => false,
         _ => is_in(TEXT, program) || is_in(of(&SUBCOMMANDS, program), subcommand(command)),
     }

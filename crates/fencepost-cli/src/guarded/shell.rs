@@ -173,9 +173,11 @@ impl<'a> Line<'a> {
         self.skip("\n");
         for (end, command) in std::mem::take(&mut self.awaited) {
             let (from, mut before) = (self.at, self.at);
-            while self.skip_while(|c| c != '\n') != end.text {
-                self.skip("\n").then_some(())?;
-                before = self.at;
+            let mut line = self.skip_while(|c| c != '\n');
+            while line != end.text {
+                // In `$(…)` the line `EOF)` is an end, too.
+                (!line.trim_start().starts_with(&end.text) && self.skip("\n")).then_some(())?;
+                (before, line) = (self.at, self.skip_while(|c| c != '\n'));
             }
             let expands = self.text[from..before].contains(['`', '$', '\\']);
             (end.kind == Kind::Quoted || !expands).then_some(())?;

@@ -30,11 +30,8 @@ fn words(line: &str) -> Vec<Word> {
     for word in text.split(|c: char| !(c.is_alphanumeric() || "-_.:/@=+".contains(c))) {
         add(word, &mut words);
         // `NAME=push`, `npm@latest`, `${x:-push}`.
-        if word.contains(['=', '@', ':']) {
-            word.split(['=', '@']).for_each(|part| add(part, &mut words));
-            let default = word.split_once(':').map_or("", |(_, default)| default);
-            add(default.trim_start_matches(['-', '=', '+']), &mut words);
-        }
+        let parts = word.split(['=', '@', ':']).filter(|part| *part != word);
+        parts.for_each(|part| add(part.trim_start_matches(['-', '+']), &mut words));
     }
     words
 }
@@ -50,9 +47,9 @@ fn add(word: &str, words: &mut Vec<Word>) {
         words.push(Word { text: "git".into(), is_program: true });
         words.push(Word { text: verb.to_owned(), is_program: false });
     }
-    // `s/x/git push/e`, but neither `docs/push` nor the directory `push/`.
-    let first = word.split_once('/').map_or("", |(first, rest)| if rest.is_empty() { "" } else { first });
-    words.extend([first, word].map(|text| Word { text: text.to_owned(), is_program: false }));
+    // `s/x/git push/e`, but not `docs/push`.
+    let texts = [word.split('/').next().unwrap_or(word), word];
+    words.extend(texts.map(|text| Word { text: text.to_owned(), is_program: false }));
 }
 
 /// Without quotes, which join what stands around them, and without `$NAME`, which separates.

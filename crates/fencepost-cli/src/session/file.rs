@@ -1,6 +1,6 @@
 //! The file of a session.
 
-use super::{Lift, Loss, Lost, Session};
+use super::{Lift, Loss, Lost, SILENT_FOR, Session};
 use crate::{
     identity::recorded,
     private_files::{Directory, Missing},
@@ -27,13 +27,28 @@ pub struct Locked {
     pub session: Session,
 }
 
+/// How to lock a record that another process has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    Wait,
+    /// The record is read, and cannot be saved.
+    Skip,
+}
+
 impl Locked {
     pub fn open(run: &str) -> Self {
-        Self::with(run, |file| file.lock())
+        Self::open_if(run, Taken::Wait)
     }
 
-    fn with(run: &str, lock: impl FnOnce(&File) -> io::Result<()>) -> Self {
+    pub fn open_if(run: &str, taken: Taken) -> Self {
         let name = name(run);
+        let lock = |file: &File| match taken {
+            Taken::Wait => file.lock(),
+            Taken::Skip => file.try_lock().map_err(|e| match e {
+                TryLockError::Error(e) => e,
+                TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+            }),
+        };
         // The file itself is replaced, and cannot have the lock.
         let locked = |directory: Directory| {
             let file = directory.file(&format!("{name}{LOCK}"), Missing::Create)?;
@@ -44,6 +59,11 @@ impl Locked {
         // In a client's sandbox the record can be read, and not be locked.
         let session = recorded::directory().ok().and_then(|directory| parse(&directory, &name));
         Self { session: session.unwrap_or_default(), kept, name }
+    }
+
+    /// Has another process locked it?
+    pub fn is_taken(&self) -> bool {
+        self.kept.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Is there a file for it?
@@ -85,14 +105,18 @@ pub fn known(runs: &[String], now: Time) -> Known {
     known
 }
 
-/// The record after the fleet could not be asked. Claims that lapsed are written down as lost, so that the session can acknowledge that
-/// without the fleet.
-pub fn lapsed(run: &str, now: Time) -> Session {
-    let mut locked = Locked::open(run);
-    let was_stale = locked.session.is_stale(now);
+/// The record after the fleet could not be asked, for this reason. Claims that lapsed are written down as lost, so that the session can
+/// acknowledge that without the fleet.
+pub fn unanswered(run: &str, why: &Error, now: Time) -> Session {
+    let mut locked = Locked::open_if(run, Taken::Skip);
+    let before = locked.session.clone();
     locked.session.lapse(now);
+    // A session without claims has nothing to remember.
+    if why.is_transient() && !before.is_blank() {
+        locked.session.silent_until = Some(now.plus(SILENT_FOR));
+    }
     let session = locked.session.clone();
-    if was_stale {
+    if session != before {
         // If it cannot be written, the next hook finds the same.
         let _ = locked.save(now);
     }
@@ -135,13 +159,7 @@ pub fn given_back(run: &str, fleet: &str, claims: &[Claim], now: Time) {
 
 /// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.
 pub fn renewed(session: &str, fleet: &str, run: &str, until: Time, now: Time) {
-    let try_lock = |file: &File| {
-        file.try_lock().map_err(|e| match e {
-            TryLockError::Error(e) => e,
-            TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
-        })
-    };
-    let mut locked = Locked::with(session, try_lock);
+    let mut locked = Locked::open_if(session, Taken::Skip);
     if locked.session.held.iter().any(|held| held.run == run) {
         locked.session.renew(fleet, run, until);
         // Without it the hooks ask the fleet.

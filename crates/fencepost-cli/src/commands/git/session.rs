@@ -1,7 +1,7 @@
 //! The claim of an agent's session, for git without `FENCE_CLAIM`. So a push that a client's hook does not see, in a script or by an
 //! alias, is checked all the same.
 
-use super::super::hook::refreshed;
+use super::super::hook::{Deadline, refreshed};
 use crate::{
     context::Context,
     environment::variable,
@@ -21,9 +21,9 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     if !context.location()?.is_there() && record.fleet.is_none() {
         return Ok(None);
     }
-    let (record, unknown) = match refreshed(context, &run).await {
+    let (record, unknown) = match refreshed(context, &run, Deadline::from_now()).await {
         Ok(record) => (record, None),
-        Err(error) => (session::lapsed(&run, now), Some(error)),
+        Err(error) => (session::unanswered(&run, &error, now), Some(error)),
     };
     match record.standing(now) {
         _ if is_lifted => {}

@@ -1,15 +1,11 @@
 //! After a tool: the run is renewed, and the agent is told once what concerns it: a lost claim, a cancelled task, a note, mail.
 
-use super::{Call, quoted, refresh::refresh, reply::Reply, soon};
-use crate::session::{Locked, Lost, Session};
+use super::{Call, fleet::Fleet, quoted, refresh::refresh, reply::Reply};
+use crate::session::{Lost, SILENT_FOR, Session};
 use fencepost::{Millis, Result, channel, inbox, run, task};
-use fencepost_client::Connection;
 
 /// A run is renewed at most this often.
 const RENEWED_EVERY: Millis = Millis::seconds(20);
-
-/// How long a fleet that did not answer is left alone.
-const SILENT_FOR: Millis = Millis::seconds(60);
 
 impl Call<'_> {
     pub(super) async fn post_tool_use(&self) -> Result<Reply> {
@@ -21,8 +17,8 @@ impl Call<'_> {
         let now = self.context.terminal.now();
         let mut told = Vec::new();
         for name in self.runs() {
-            let mut locked = Locked::open(&name);
-            if locked.session.silent_until.is_some_and(|until| now < until) {
+            let mut locked = self.deadline.record(&name).await;
+            if locked.session.is_silent(now) {
                 continue;
             }
             let news = async { self.look(&self.fleet().await?, &name, &mut locked.session).await };
@@ -48,7 +44,7 @@ impl Call<'_> {
     }
 
     /// Looks after one run, and returns the news for its agent.
-    async fn look(&self, fleet: &Connection, name: &str, session: &mut Session) -> Result<Vec<String>> {
+    async fn look(&self, fleet: &Fleet, name: &str, session: &mut Session) -> Result<Vec<String>> {
         let now = self.context.terminal.now();
         let here = self.context.location()?.absolute_url();
         let refreshed = refresh(fleet, &here, name, session, now).await?;
@@ -61,12 +57,12 @@ impl Call<'_> {
         if !claims.is_empty() {
             let due = session.renewed_at.is_none_or(|at| now.since(at) >= RENEWED_EVERY || now < at);
             if due {
-                let renewed = soon(fleet.call(run::Renew { run: name.to_owned(), ttl_ms: None })).await?;
+                let renewed = fleet.call(run::Renew { run: name.to_owned(), ttl_ms: None }).await?;
                 session.renew(&here, name, renewed.run.expires_at);
                 session.renewed_at = Some(now);
             }
             if session.is_waiting {
-                soon(fleet.call(run::Wait { run: name.to_owned(), waiting: false })).await?;
+                fleet.call(run::Wait { run: name.to_owned(), waiting: false }).await?;
             }
         }
         session.is_waiting = false;
@@ -94,8 +90,8 @@ impl Call<'_> {
     }
 
     /// Notes since the last look. Those that were there when the task was claimed came with the claim.
-    async fn new_notes(&self, fleet: &Connection, id: &str, session: &mut Session) -> Result<Vec<String>> {
-        let task = soon(fleet.call(task::Show { task: id.to_owned() })).await?.task;
+    async fn new_notes(&self, fleet: &Fleet, id: &str, session: &mut Session) -> Result<Vec<String>> {
+        let task = fleet.call(task::Show { task: id.to_owned() }).await?.task;
         let known = session.notes.insert(id.to_owned(), task.notes.len()).unwrap_or(task.notes.len());
         let new = task.notes.iter().skip(known);
         let own = self.context.agent();
@@ -115,7 +111,7 @@ fn task_of(token: &str) -> Option<&str> {
 }
 
 /// Messages and mentions since the last look.
-async fn mail(fleet: &Connection, agent: &str, session: &mut Session) -> Result<Option<String>> {
+async fn mail(fleet: &Fleet, agent: &str, session: &mut Session) -> Result<Option<String>> {
     let (last, mentioned) = session.mail.unwrap_or_default();
     let unread = inbox::List {
         agent: agent.to_owned(),
@@ -123,8 +119,8 @@ async fn mail(fleet: &Connection, agent: &str, session: &mut Session) -> Result<
         after: Some(last),
         ..inbox::List::default()
     };
-    let items = soon(fleet.call(unread)).await?.items;
-    let channels = soon(fleet.call(channel::Unread { agent: agent.to_owned() })).await?.channels;
+    let items = fleet.call(unread).await?.items;
+    let channels = fleet.call(channel::Unread { agent: agent.to_owned() }).await?.channels;
     let mentions: i64 = channels.iter().map(|channel| channel.mentions).sum();
     session.mail = Some((items.last().map_or(last, |item| item.id), mentions));
     let mut parts = Vec::new();

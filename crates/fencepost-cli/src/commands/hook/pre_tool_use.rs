@@ -6,7 +6,6 @@ use super::{
     refresh::refreshed,
     reply::Reply,
     rule::{self, Decision, Question},
-    soon,
     tool::{Tool, is_ack, plain_fence},
 };
 use crate::{
@@ -53,8 +52,7 @@ impl Call<'_> {
         }
         let now = self.context.terminal.now();
         let Known { run, session: mut record, is_lifted } = session::known(&self.runs(), now);
-        // After a loss, too: the session may have claimed since where its hooks do not look.
-        let is_in_doubt = found.is_some() || record.is_stale(now) || !record.lost.is_empty();
+        let is_in_doubt = found.is_some() || record.is_in_doubt(now);
         let unknown =
             if is_in_doubt { self.ask(&run, &mut record, found.is_some()).await.err() } else { None };
         // It never held a claim, and this is nobody's fleet.
@@ -64,8 +62,8 @@ impl Call<'_> {
         {
             return passes();
         }
-        if unknown.is_some() {
-            record = session::lapsed(&run, now);
+        if let Some(error) = &unknown {
+            record = session::unanswered(&run, error, now);
         }
         let standing = record.standing(now);
         let holder = match &standing {
@@ -95,7 +93,7 @@ impl Call<'_> {
 
     /// Asks the session's fleets, and reads the record anew. `guarded`: a guarded command needs a fleet in this directory.
     async fn ask(&self, run: &str, record: &mut Session, guarded: bool) -> Result<()> {
-        *record = refreshed(self.context, run).await?;
+        *record = refreshed(self.context, run, self.deadline).await?;
         match &record.fleet {
             Some(fleet) if guarded && !self.has_fleet() => Err(Error::new(
                 Code::NotFound,
@@ -111,13 +109,13 @@ impl Call<'_> {
     /// Who holds the work now that the session lost last, if the fleet answers.
     async fn holder(&self, record: &Session) -> String {
         let Some(lost) = record.lost.last() else { return String::new() };
-        let silent = record.silent_until.is_some_and(|until| self.context.terminal.now() < until);
         let task = lost.token.parse::<Token>().map_or(lost.token.clone(), |token| token.resource.to_string());
         let asked = async {
-            let fleet = soon(self.context.open_elsewhere(&lost.fleet)).await?.without_retries();
-            soon(fleet.call(claim::Guard::new(&lost.token))).await
+            let fleet = self.deadline.open(self.context.open_elsewhere(&lost.fleet)).await?;
+            fleet.call(claim::Guard::new(&lost.token)).await
         };
-        let answer = if silent { None } else { asked.await.ok() };
+        let is_silent = record.is_silent(self.context.terminal.now());
+        let answer = if is_silent { None } else { asked.await.ok() };
         match answer.filter(|guarded| !guarded.ok).map(|guarded| guarded.claim) {
             Some(Some(claim)) => {
                 let agent = claim.agent.map_or(String::new(), |agent| format!(" (agent {agent})"));

@@ -1,12 +1,11 @@
 //! Asks the fleet which claims of a session are alive, and records what it says.
 
-use super::soon;
+use super::fleet::{Deadline, Fleet};
 use crate::{
     context::Context,
-    session::{Ended, Held, Locked, Loss, Lost, Session},
+    session::{Ended, Held, Loss, Lost, Session},
 };
 use fencepost::{Code, Result, Time, claim, run};
-use fencepost_client::Connection;
 use std::collections::BTreeSet;
 
 /// What the fleet said.
@@ -19,7 +18,7 @@ pub struct Refreshed {
 
 /// Asks about the claims of this run, and about those that the session made for other runs. `address`: of the fleet.
 pub async fn refresh(
-    fleet: &Connection,
+    fleet: &Fleet,
     address: &str,
     run: &str,
     session: &mut Session,
@@ -32,7 +31,7 @@ pub async fn refresh(
     let asked: Vec<String> =
         in_doubt(session).filter(|(fleet, _)| *fleet == address).map(|(_, token)| token.to_owned()).collect();
     for token in asked.iter().filter(|token| !listed(token)) {
-        let guarded = soon(fleet.call(claim::Guard::new(token))).await?;
+        let guarded = fleet.call(claim::Guard::new(token)).await?;
         match (guarded.claim.filter(|_| guarded.ok), guarded.ended_by) {
             // It is another run's, which the session named.
             (Some(claim), _) => session.hold(vec![Held::confirmed(&claim, address, now)]),
@@ -52,18 +51,19 @@ fn in_doubt(session: &Session) -> impl Iterator<Item = (&str, &str)> {
 
 /// The record of this run after its fleets were asked: this directory's, and others in which it holds claims, because it can write here
 /// from there. An error if this directory's cannot be asked, or another one, and no claim here is alive.
-pub async fn refreshed(context: &Context, run: &str) -> Result<Session> {
+pub async fn refreshed(context: &Context, run: &str, deadline: Deadline) -> Result<Session> {
     let now = context.terminal.now();
-    let mut locked = Locked::open(run);
+    let mut locked = deadline.record(run).await;
     let here = context.location()?.absolute_url();
     let session = &mut locked.session;
     if context.location()?.is_there() {
-        let fleet = soon(context.open(context.agent())).await?.without_retries();
+        let fleet = deadline.open(context.open(context.agent())).await?;
         refresh(&fleet, &here, run, session, now).await?;
+        session.silent_until = None;
         if session.is_blank() {
             // A run begins with its first claim, of which this record knows nothing: perhaps it has no file.
             let ever = run::List { run: Some(run.to_owned()), all: true, limit: Some(1) };
-            let began = !soon(fleet.call(ever)).await?.runs.is_empty();
+            let began = !fleet.call(ever).await?.runs.is_empty();
             session.ended = began.then_some(Ended::GivenUp);
         }
     }
@@ -72,7 +72,7 @@ pub async fn refreshed(context: &Context, run: &str) -> Result<Session> {
     let elsewhere: BTreeSet<String> = in_doubt(session).map(|(fleet, _)| fleet.to_owned()).collect();
     for address in elsewhere.iter().filter(|address| **address != here) {
         let asked = async {
-            let fleet = soon(context.open_elsewhere(address)).await?.without_retries();
+            let fleet = deadline.open(context.open_elsewhere(address)).await?;
             refresh(&fleet, address, run, session, now).await
         };
         match asked.await {

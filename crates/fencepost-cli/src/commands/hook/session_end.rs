@@ -1,6 +1,6 @@
 //! The session is over: its claims are given back, also those of its subagents.
 
-use super::{Call, quoted, reply::Reply, soon};
+use super::{Call, quoted, reply::Reply};
 use crate::session;
 use fencepost::{Result, run};
 
@@ -21,15 +21,14 @@ impl Call<'_> {
             self.held(&fleet, &session, &session::known(std::slice::from_ref(&session), now).session).await?;
         self.release(&fleet, &claims, &why).await;
         session::given_back(&session, &here, &claims, now);
-        let alive = soon(fleet.call(run::List { limit: Some(1000), ..run::List::default() })).await?.runs;
+        let alive = fleet.call(run::List { limit: Some(1000), ..run::List::default() }).await?.runs;
         let subagents = format!("{session}.");
         let ours = alive.into_iter().map(|run| run.name);
         for name in ours.filter(|run| *run == session || run.starts_with(&subagents)) {
             let claims = super::claims(&fleet, std::slice::from_ref(&name)).await?;
             self.release(&fleet, &claims, &why).await;
             session::given_back(&name, &here, &claims, now);
-            soon(fleet.call(run::End { run: name, reason: Some(why.clone()), ..run::End::default() }))
-                .await?;
+            fleet.call(run::End { run: name, reason: Some(why.clone()), ..run::End::default() }).await?;
         }
         Ok(Reply::Silent)
     }

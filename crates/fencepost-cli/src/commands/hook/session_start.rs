@@ -1,6 +1,6 @@
 //! A session begins, goes on, or was compacted: the model gets the page, the claims of the session, and the next tasks.
 
-use super::{super::prime, Call, quoted, reply::Reply, soon};
+use super::{super::prime, Call, quoted, reply::Reply};
 use crate::{
     identity::{self, recorded},
     session,
@@ -46,7 +46,7 @@ impl Call<'_> {
             agent: self.context.agent(),
             limit: Some(READY + 1),
         };
-        let mut ready = soon(fleet.call(ready)).await?.tasks;
+        let mut ready = fleet.call(ready).await?.tasks;
         let more = ready.len() as i64 > READY;
         ready.truncate(READY as usize);
         let lines = ready.iter().map(|task| format!("- {} {}", task.id, quoted(&task.title)));

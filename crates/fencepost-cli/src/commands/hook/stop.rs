@@ -1,13 +1,12 @@
 //! The agent stops. Without a person it must first finish what it holds; with one, its claims wait for the person.
 
-use super::{Call, Event, alive, reply::Reply, soon, tokens};
+use super::{Call, Event, alive, fleet::Fleet, reply::Reply, tokens};
 use crate::{
     environment::variable,
     identity,
-    session::{self, Locked, Session},
+    session::{self, Session},
 };
 use fencepost::{Result, claim, run};
-use fencepost_client::Connection;
 
 impl Call<'_> {
     pub(super) async fn stop(&self, event: Event) -> Result<Reply> {
@@ -15,7 +14,7 @@ impl Call<'_> {
             return Ok(Reply::Silent);
         }
         let (fleet, run) = (self.fleet().await?, self.run());
-        let mut locked = Locked::open(&run);
+        let mut locked = self.deadline.record(&run).await;
         let claims = self.held(&fleet, &run, &locked.session).await?;
         if claims.is_empty() {
             return Ok(Reply::Silent);
@@ -23,7 +22,7 @@ impl Call<'_> {
         let is_subagent = event == Event::SubagentStop;
         if !is_subagent && !self.is_headless() {
             // A run that the session named may not have begun.
-            let _ = soon(fleet.call(run::Wait { run, waiting: true })).await;
+            let _ = fleet.call(run::Wait { run, waiting: true }).await;
             locked.session.is_waiting = true;
             locked.save(self.context.terminal.now())?;
             return Ok(Reply::Silent);
@@ -54,7 +53,7 @@ impl Call<'_> {
     /// The live claims of a run, and those that the session made for other runs.
     pub(super) async fn held(
         &self,
-        fleet: &Connection,
+        fleet: &Fleet,
         run: &str,
         session: &Session,
     ) -> Result<Vec<claim::Claim>> {
@@ -68,10 +67,10 @@ impl Call<'_> {
     }
 
     /// Gives claims back, as far as that works.
-    pub(super) async fn release(&self, fleet: &Connection, claims: &[claim::Claim], why: &str) {
+    pub(super) async fn release(&self, fleet: &Fleet, claims: &[claim::Claim], why: &str) {
         for claim in claims {
             let note = Some(format!("given back: {why}"));
-            let _ = soon(fleet.call(claim::Release { token: claim.token.clone(), note })).await;
+            let _ = fleet.call(claim::Release { token: claim.token.clone(), note }).await;
         }
     }
 

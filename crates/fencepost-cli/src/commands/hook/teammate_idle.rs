@@ -1,15 +1,14 @@
 //! A teammate is about to go idle: it is offered the next task.
 
-use super::{Call, quoted, reply::Reply, soon};
-use crate::session::Locked;
+use super::{Call, quoted, reply::Reply};
 use fencepost::{Result, task};
 
 impl Call<'_> {
     pub(super) async fn teammate_idle(&self) -> Result<Reply> {
         let fleet = self.fleet().await?;
         let ready = task::Ready { board: self.hook.board.clone(), agent: self.context.agent(), limit: None };
-        let ready = soon(fleet.call(ready)).await?.tasks;
-        let mut locked = Locked::open(&self.run());
+        let ready = fleet.call(ready).await?.tasks;
+        let mut locked = self.deadline.record(&self.run()).await;
         // Each task once: a teammate that does not take it may go idle.
         let Some(task) = ready.into_iter().find(|task| !locked.session.offered.contains(&task.id)) else {
             return Ok(Reply::Silent);

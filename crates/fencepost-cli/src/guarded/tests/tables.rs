@@ -377,6 +377,37 @@ pub const CAUGHT: &[&str] = &[
     // The usage of another program.
     "git push {origin,--} --help",
     "git push origin main -h",
+    // By an attack on the proofs.
+    "sed 's/x/git push/' <<<x | sh",
+    "echo x | sed 's/x/git push/' | sh",
+    "sed -i 's/^echo .*/git push/' deploy.sh && ./deploy.sh",
+    "perl -pi -e 's/dry/git push/' d.sh && sh d.sh",
+    "perl -e 'qx/git push/'",
+    "sed 's:x:git push:e' f",
+    "sed 's|x|git push|e' f",
+    "git commit -m \"$(cat <<'EOF'\nmsg\nEOF)\" && git push\ngh pr comment 3 --body \"$(cat <<'EOF'\ntext\nEOF\n)\"",
+    "git commit -m \"$(cat <<'EOF'\nmsg\n\tEOF)\" && git push; cat <<'EOF'\nEOF",
+    "a=1 b=2 alias echo=\necho git push",
+    "command -p alias echo=\necho git push",
+    "time -p command alias echo=\necho git push",
+    "command command eval 'echo(){ git \"$@\"; }'; echo push",
+    "command command trap '${BASH_COMMAND#echo }' DEBUG; echo git push",
+    "set -o history\necho git push\nfc -s 'echo git=git'",
+    "printf -{vc,-} 'git push'; env $c",
+    "git grep --{op,op}='git push' foo",
+    "git grep -\"$o\" 'git push'",
+    "git commit -m 'git push'; cd ./.git; sh COMMIT_EDITMSG",
+    "git commit -m 'git push'; cd  .git; sh COMMIT_EDITMSG",
+    "git commit -m 'git push'; pushd \"$PWD/.git\"; sh *EDIT*",
+    "git commit -m 'git push'; find . -name COMMIT_EDITMSG -exec sh {} \\;",
+    "awk 'BEGIN { system(\"git push\") }'",
+    "awk 'BEGIN { \"git push\" | getline }'",
+    "awk '{ print \"git push\" > \"x\" }' y",
+    "awk \"BEGIN { $x } # git push\"",
+    "awk -f x 'git push'",
+    "s='system(\"git push\")'; awk \"BEGIN{$s}\"",
+    "xargs sh -c 'git push'",
+    "ls | xargs -I{} git push",
 ];
 
 /// Their words are proven harmless, or are not those of a rule.
@@ -490,6 +521,11 @@ pub const HARMLESS: &[&str] = &[
     "terraform fmt && git apply x.diff",
     "helm list && npm install",
     "[[ \"$(git branch --show-current)\" == main ]] && echo 'do not push'",
+    "find . -name '*.md' -print0 | xargs -0 grep -l 'git push'",
+    "awk '/git push/ { print FILENAME \":\" FNR }' docs/*.md",
+    "awk '/npm publish/' x | head",
+    "git for-each-ref --format='%(refname:short) %(push:short)'",
+    "git commit -m \"$(cat <<'EOF'\nThe end of a git push\nEOF\n)\"",
 ];
 
 /// They may run a guarded command, and its words are not in them: out of reach, as the module's description says.
@@ -519,6 +555,8 @@ pub const OUT_OF_REACH: &[&str] = &[
     "/usr/bin/g?t push",
     "gi[t] push",
     "bash -c \"git $x\"",
+    // The delimiter is a letter of names.
+    "sed 's_x_git push_e' f",
 ];
 
 /// Repeated, they took quadratic time in an earlier parser.

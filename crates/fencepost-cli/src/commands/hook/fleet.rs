@@ -1,0 +1,65 @@
+//! The fleet of a hook. The client waits for the hook, so one deadline counts for all that it asks.
+
+use crate::{
+    environment::variable,
+    session::{Locked, Taken},
+};
+use fencepost::{Error, Millis, Op, Result};
+use fencepost_client::Connection;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The time for all answers together. The shell code around a hook ends it after 20 s, and then lets most commands pass.
+const ANSWERS: Millis = Millis::seconds(8);
+/// How often a locked record is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(10);
+
+/// When a hook stops waiting.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    at: Instant,
+    limit: Millis,
+}
+
+impl Deadline {
+    pub fn from_now() -> Self {
+        let named = variable("FENCE_HOOK_TIMEOUT").and_then(|text| super::super::duration(&text).ok());
+        let limit = named.unwrap_or(ANSWERS);
+        Self { at: Instant::now() + Duration::from(limit), limit }
+    }
+
+    /// The answer, or an error at the deadline.
+    pub async fn meet<T>(self, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = || Error::unavailable(format!("the fleet did not answer within {}", self.limit));
+        timeout_at(self.at, answer).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Opens the fleet. Others may wait for a lock that this hook holds, so nothing is tried twice.
+    pub async fn open(self, opening: impl Future<Output = Result<Connection>>) -> Result<Fleet> {
+        Ok(Fleet { connection: self.meet(opening).await?.without_retries(), deadline: self })
+    }
+
+    /// The record of a session. At the deadline it is the one that another hook has locked, and this one cannot save it.
+    pub async fn record(self, run: &str) -> Locked {
+        loop {
+            let locked = Locked::open_if(run, Taken::Skip);
+            if !locked.is_taken() || Instant::now() >= self.at {
+                return locked;
+            }
+            sleep(TRY_AGAIN).await;
+        }
+    }
+}
+
+/// A fleet that answers before the deadline, or with an error.
+#[derive(Debug)]
+pub struct Fleet {
+    connection: Connection,
+    deadline: Deadline,
+}
+
+impl Fleet {
+    pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        self.deadline.meet(self.connection.call(op)).await
+    }
+}
