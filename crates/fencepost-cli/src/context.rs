@@ -2,6 +2,7 @@
 
 mod claims;
 mod printing;
+mod sessions;
 mod waiting;
 
 use crate::{
@@ -18,6 +19,7 @@ use fencepost::{
     op::{self, AnyOp, AnyReply},
 };
 use fencepost_client::Connection;
+use serde_json::Value;
 use std::{cell::OnceCell, path::PathBuf, process::Command, sync::Arc};
 use tokio::sync::OnceCell as AsyncOnceCell;
 pub use waiting::{GIVE_BACK, unless};
@@ -136,7 +138,15 @@ impl Context {
     }
 
     pub async fn call_any(&self, op: Arc<dyn AnyOp>) -> Result<AnyReply> {
-        self.connection().await?.call_any(op).await
+        let reply = self.connection().await?.call_any(op.clone()).await?;
+        self.called(op.as_ref(), &reply);
+        Ok(reply)
+    }
+
+    pub async fn call_by_name(&self, name: &str, request: &str) -> Result<Value> {
+        let reply = self.connection().await?.call_by_name(name, request).await?;
+        self.called_by_name(name, request, &reply);
+        Ok(reply)
     }
 
     /// Where the fleet is, or where `init` would create it.

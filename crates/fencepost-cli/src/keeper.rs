@@ -22,7 +22,6 @@ use crate::{
     location::{DatabaseFile, Location},
     names::digest,
     private_files::{self, Directory, Missing},
-    session,
 };
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
 pub use file::Keeper;
@@ -96,7 +95,7 @@ pub fn owner(context: &Context) -> Result<Owner> {
 
 /// Makes sure that the run of this claim has a keeper, and returns its process id.
 pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
-    keep_run(context, owner, claim, context.is_run_named(), session::records(context))
+    keep_run(context, owner, claim, context.is_run_named(), context.records())
 }
 
 /// The same for a run that is not this process's own. `named`: somebody chose its name, so that other sessions may share it.

@@ -16,9 +16,9 @@
 //! - `trust`: which files of a project, and which fleets of others, the user trusts
 //! - `settings`: flags, variables and `fence.toml`
 //! - `location`: where the fleet is, and who can read its files
+//! - `session`: what an agent's session holds, lost and acknowledged
 //! - `context`: shared by all commands: the fleet, the run, the agent, a way to print
 //! - `run_files`: the log and the processes of a run that a worker of this machine started
-//! - `session`: what an agent's session holds, lost and acknowledged
 //! - `keeper`: the process that renews a run while its owner lives
 //! - `worktree`: a git work tree for each attempt at a task, and merging its branch
 //! - `supervise`: a command that runs under a claim

@@ -1,15 +1,15 @@
 //! A client's session: the claims that it holds, those that it lost, and whether it acknowledged that. One file per run, beside the records
 //! of `identity`. The hooks of the client and of git read it and write it; so do the keeper and the commands that claim.
 
+mod ends;
 mod file;
 mod standing;
 
-use crate::{
-    context::Context,
-    identity::{self, Reason},
-};
+pub use ends::Ends;
 use fencepost::{Millis, Time, claim, claim::Verdict};
-pub use file::{Known, Locked, Taken, acknowledge, forget_old, given_back, known, lift, renewed, unanswered};
+pub use file::{
+    Known, Locked, Taken, acknowledge, ended, forget_old, given_back, known, lift, renewed, unanswered,
+};
 use serde::{Deserialize, Serialize};
 pub use standing::Standing;
 use std::collections::BTreeMap;
@@ -166,7 +166,7 @@ impl Session {
     pub fn end(&mut self, fleet: &str, token: &str, verb: &str) {
         self.held.retain(|held| !held.is(fleet, token));
         self.lost.retain(|lost| !lost.is(fleet, token));
-        let gave_up = matches!(verb, "fail" | "release" | "reject");
+        let gave_up = ["fail", "release", "reject", "cancel", "unclaim", "end", "reset"].contains(&verb);
         self.ended = Some(if gave_up { Ended::GivenUp } else { Ended::Completed });
     }
 
@@ -254,7 +254,9 @@ impl Lost {
     /// What happened to the claim: a clause after its token.
     pub fn describe(&self) -> &'static str {
         match self.how {
-            Loss::Over => "its lease ended, or an operator took it away",
+            Loss::Over => {
+                "its lease ended (the machine slept, or nothing renewed it), or an operator took it away"
+            }
             Loss::Unconfirmed => {
                 "its lease ended (the machine slept, or nothing renewed it), and the fleet cannot be asked now"
             }
@@ -262,67 +264,5 @@ impl Lost {
             Loss::Finished => "another run finished the task",
             Loss::Cancelled => "the task was cancelled",
         }
-    }
-}
-
-/// The runs whose records count for a process in an agent's session, the innermost first: a run that was named, a subagent, the session.
-/// None for a person.
-pub fn runs(context: &Context) -> Vec<String> {
-    let (own, session) = (context.identity(), identity::identify(None, None));
-    let mut runs = Vec::new();
-    if session.reason.is_agent() {
-        runs.extend(identity::with_session(&own.run));
-        runs.extend(identity::with_session(&session.run).into_iter().filter(|run| *run != own.run));
-    }
-    let session = runs.last().cloned();
-    // The session once, at the end.
-    runs.retain(|run| Some(run) != session.as_ref());
-    runs.into_iter().chain(session).collect()
-}
-
-/// The runs in whose records a claim of this process is remembered. A subagent stands for itself. If a client was started for a run, its
-/// hooks act for that one, and a claim for a run that a command names is its session's, too.
-pub fn records(context: &Context) -> Vec<String> {
-    let own = context.identity();
-    let session = identity::identify(None, None);
-    match (own.reason.is_agent(), session.reason.is_agent(), &own.reason) {
-        (true, ..) => vec![own.run.clone()],
-        (false, true, Reason::Variable) => vec![own.run.clone(), session.run],
-        (false, true, _) => vec![session.run],
-        (false, false, _) => Vec::new(),
-    }
-}
-
-/// Remembers claims that a command of an agent's session made, perhaps for another run: the hooks of the session look after them.
-pub fn remember(context: &Context, claims: &[claim::Claim]) {
-    for run in records(context) {
-        remember_for(context, &run, claims);
-    }
-}
-
-/// The same for a session whose run is known.
-pub fn remember_for(context: &Context, run: &str, claims: &[claim::Claim]) {
-    let Ok(location) = context.location() else { return };
-    if claims.is_empty() {
-        return;
-    }
-    let (fleet, now) = (location.absolute_url(), context.terminal.now());
-    let held = claims.iter().map(|claim| Held::confirmed(claim, &fleet, now)).collect();
-    let mut locked = Locked::open(run);
-    locked.session.hold(held);
-    // Without the file, the hooks find the claims of the session's own run.
-    let _ = locked.save(now);
-}
-
-/// A command of an agent's session ended its claim, by this verb. Later the fleet may no longer know: it keeps only the last end of an item.
-pub fn ended(context: &Context, token: &str, verb: &str) {
-    ended_where(context, verb, |held, _| held == token);
-}
-
-/// The same for all claims for which `is_ended`, of a token and the run that holds it, is true.
-pub fn ended_where(context: &Context, verb: &str, is_ended: impl Fn(&str, Option<&str>) -> bool) {
-    let Ok(location) = context.location() else { return };
-    for run in runs(context) {
-        file::ended(&run, &location.absolute_url(), verb, &is_ended, context.terminal.now());
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::{
     environment::{config_home, text_variable},
-    trust::{self, ProjectFile, Untrusted},
+    trust::{self, ProjectFile, Untrusted, small_text},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, parser::ValueSource};
 pub use fencepost::address::without_password;
@@ -100,8 +100,7 @@ impl File {
     }
 
     fn read(path: PathBuf, command: &Command) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(&path).map_err(|e| wrong(&path, format!("it cannot be read: {e}")))?;
+        let text = small_text(&path).map_err(|e| wrong(&path, format!("it cannot be read: {e}")))?;
         Self::parse(path, &text, command)
     }
 

@@ -26,7 +26,11 @@ pub fn without_password(address: &str) -> String {
 /// Refuses an address of PostgreSQL that is no URL. It was not meant as the path of a file, and paths are shown.
 pub fn check_path(path: &str) -> Result<()> {
     let is_pairs = path.contains('=') && path.parse::<tokio_postgres::Config>().is_ok();
-    if !is_pairs && !path.contains("://") && without_password(path) == path {
+    // `postgres//…` and `kim:secret@host/db` are mistakes in a URL.
+    let user = path.rsplit_once('@').map_or("", |(user, _)| user);
+    let is_url =
+        path.contains("://") || path.starts_with("postgres") && path.contains('@') || user.contains(':');
+    if !is_pairs && !is_url && without_password(path) == path {
         return Ok(());
     }
     Err(Error::new(Code::Invalid, "the address of a PostgreSQL database must be a URL")
@@ -102,7 +106,7 @@ fn value_length(text: &str) -> usize {
 
 /// Also `sslpassword`, which only libpq knows.
 fn is_password(key: &str) -> bool {
-    key.ends_with("password")
+    key.to_ascii_lowercase().ends_with("password")
 }
 
 /// Decodes percent escapes such as `%2F`.
@@ -158,6 +162,8 @@ mod tests {
             ("FENCE_DB=postgres://kim:secret@host/db", "FENCE_DB=postgres://kim:…@host/db"),
             (" postgres://kim:secret@host/db?x=1", " postgres://kim:…@host/db?x=1"),
             ("http://a:1,http://kim:secret@b", "http://a:…@b"),
+            ("HOST=h Password=secret", "HOST=h Password=…"),
+            ("postgres://h/db?PASSWORD=secret", "postgres://h/db?PASSWORD=…"),
         ] {
             assert_eq!(without_password(address), shown);
         }
@@ -165,12 +171,27 @@ mod tests {
 
     #[test]
     fn an_address_that_is_no_url_is_not_taken_for_a_path() {
-        for path in ["fence.db", "/srv/a=b.db", "a b", "./password/fence.db"] {
+        for path in [
+            "fence.db",
+            "/srv/a=b.db",
+            "a b",
+            "./password/fence.db",
+            "postgres/fence.db",
+            "/srv/kim@host/a.db",
+        ] {
             assert!(check_path(path).is_ok(), "{path}");
         }
-        for pairs in
-            ["host=h dbname=fence", "host=h password=secret", "host=h password='se cret", "x password=secret"]
-        {
+        for pairs in [
+            "host=h dbname=fence",
+            "host=h password=secret",
+            "host=h password='se cret",
+            "x password=secret",
+            "HOST=h PASSWORD=secret",
+            "kim:secret@host:5432/db",
+            "postgres:kim:secret@h/db",
+            "postgres//kim@h/secret",
+            "//kim:secret@h/db",
+        ] {
             let refused = check_path(pairs).expect_err(pairs);
             assert!(!refused.to_json().to_string().contains("cret"), "{refused:?}");
         }

@@ -29,7 +29,7 @@ struct Reply {
 impl Ack {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let now = context.terminal.now();
-        let runs = session::runs(context);
+        let runs = context.session_runs();
         if runs.is_empty() {
             return Err(Error::invalid(
                 "run",

@@ -27,7 +27,7 @@ impl Call {
         if op::find(&name)?.name == run::Lift::NAME {
             lift::check_person("lifts the guard")?;
         }
-        let reply = context.connection().await?.call_by_name(&name, &text(self.request)?).await?;
+        let reply = context.call_by_name(&name, &text(self.request)?).await?;
         match context.json() {
             true => context.print_json(&reply.to_string()),
             false => context.print_json(&serde_json::to_string_pretty(&reply).unwrap_or_default()),

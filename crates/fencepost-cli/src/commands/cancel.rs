@@ -1,4 +1,4 @@
-use crate::{context::Context, output::tasks, session};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -25,9 +25,6 @@ impl Cancel {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Cancel { task: self.task, reason: self.reason, request: context.request() };
         let reply = context.call(op).await?;
-        session::ended_where(context, "release", |token, _| {
-            session::resource(token).strip_prefix("task/") == Some(reply.task.id.as_str())
-        });
         context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

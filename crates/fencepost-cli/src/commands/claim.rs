@@ -1,5 +1,5 @@
 use super::{duration, wait_reason};
-use crate::{context::Context, environment::sandbox, keeper, output::tasks::claimed, session};
+use crate::{context::Context, environment::sandbox, keeper, output::tasks::claimed};
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, task};
 use std::process::ExitCode;
@@ -70,7 +70,7 @@ impl Claim {
             None => context.call(op(None)).await?,
             wait => context.call_while_read(wait, op, wait_reason).await?,
         };
-        session::remember(context, std::slice::from_ref(&reply.claim));
+        context.remember(std::slice::from_ref(&reply.claim));
         let kept =
             owner.and_then(|owner| owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose());
         context.print(&reply, |reply| match (self.quiet, &kept) {

@@ -1,5 +1,5 @@
 use super::{Held, text};
-use crate::{context::Context, keeper, output::tasks, session};
+use crate::{context::Context, keeper, output::tasks};
 use clap::Args;
 use fencepost::{Result, Token, task};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,6 @@ impl Done {
         let token = self.held.token(context).await?;
         let output = self.output.map(text).transpose()?;
         let done = context.call(task::Done { token: token.clone(), output }).await?;
-        session::ended(context, &token, "done");
         let line = |done: &task::Changed| tasks::task(&done.task, &context.terminal);
         if !self.next {
             keeper::wake_all(context);
@@ -54,7 +53,7 @@ impl Done {
         };
         let next = context.call(claim).await;
         if let Ok(next) = &next {
-            session::remember(context, std::slice::from_ref(&next.claim));
+            context.remember(std::slice::from_ref(&next.claim));
         }
         keeper::wake_all(context);
         match next {

@@ -1,4 +1,4 @@
-use crate::{context::Context, keeper, session};
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, run};
 use std::process::ExitCode;
@@ -25,7 +25,6 @@ impl End {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = self.name.unwrap_or_else(|| context.run());
         let reply = context.call(run::End { run, reason: self.reason, ..run::End::default() }).await?;
-        session::ended_where(context, "release", |_, run| run == Some(reply.run.name.as_str()));
         keeper::wake_all(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");

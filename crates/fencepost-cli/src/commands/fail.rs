@@ -1,5 +1,5 @@
 use super::{Held, duration};
-use crate::{context::Context, keeper, output::tasks, session};
+use crate::{context::Context, keeper, output::tasks};
 use clap::Args;
 use fencepost::{Millis, Result, task};
 use std::process::ExitCode;
@@ -28,10 +28,8 @@ pub struct Fail {
 impl Fail {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let token = self.held.token(context).await?;
-        let op =
-            task::Fail { token: token.clone(), reason: self.reason, retry: self.retry, delay_ms: self.delay };
+        let op = task::Fail { token, reason: self.reason, retry: self.retry, delay_ms: self.delay };
         let reply = context.call(op).await?;
-        session::ended(context, &token, "fail");
         keeper::wake_all(context);
         context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }

@@ -99,7 +99,7 @@ impl Hook {
             Ok(input) => {
                 Call { hook: &self, input, context, deadline: Deadline::from_now() }.answer(event).await
             }
-            Err(unread) if event == Event::PreToolUse => unread.reply(&self.rules()?),
+            Err(unread) if event == Event::PreToolUse => unread.reply(&self.rules()?, has_fleet(context)),
             Err(_) => Reply::Silent,
         };
         reply.print(context)
@@ -146,9 +146,8 @@ impl Call<'_> {
         reply.await.unwrap_or(Reply::Silent)
     }
 
-    /// Does the session's repository have a fleet? If nobody can tell, it does.
     fn has_fleet(&self) -> bool {
-        self.context.location().map_or(true, |location| location.is_there())
+        has_fleet(self.context)
     }
 
     /// A text for the model.
@@ -185,6 +184,11 @@ impl Call<'_> {
         let (run, session) = (self.run(), self.session_run());
         if run == session { vec![run] } else { vec![run, session] }
     }
+}
+
+/// Does the session's repository have a fleet? If nobody can tell, it does.
+fn has_fleet(context: &Context) -> bool {
+    context.location().map_or(true, |location| location.is_there())
 }
 
 /// The claims of these runs. Locks and effects are not work.

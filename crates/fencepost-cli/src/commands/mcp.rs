@@ -82,9 +82,13 @@ async fn answer(context: &Context, owner: Option<&Owner>, question: Ask) {
             let kept = kept.unwrap_or_else(|| Err(Error::unavailable("the client's process cannot be seen")));
             let _ = reply.send(kept.map(drop));
         }
-        Ask::Remember { record, claims } => session::remember_for(context, &record, &claims),
+        Ask::Remember { record, claims } => context.remember_for(&record, &claims),
         Ask::Acknowledge { record, reply } => {
             let _ = reply.send(session::acknowledge(&record, context.terminal.now()));
+        }
+        Ask::Ended { record, ends, reply } => {
+            context.ended(&[record], &ends);
+            let _ = reply.send(());
         }
         Ask::WakeKeepers => keeper::wake_all(context),
     }

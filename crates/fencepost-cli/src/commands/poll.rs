@@ -2,7 +2,7 @@ pub mod text;
 pub mod wanted;
 
 use super::{duration, wait_reason};
-use crate::{context::Context, environment::host, names::unique, session};
+use crate::{context::Context, environment::host, names::unique};
 use clap::Args;
 use fencepost::{
     Code, Error, Millis, Result,
@@ -67,7 +67,7 @@ impl Poll {
             wait => context.call_while_read(wait, op, |answer| waiting_for(answer, &agent)).await,
         };
         let reply = answer.map_err(|error| with_run(error, &run))?;
-        session::remember(context, reply.trigger.as_ref().map_or(&[], |trigger| &trigger.claims));
+        context.remember(reply.trigger.as_ref().map_or(&[], |trigger| &trigger.claims));
         context.print(&reply, |reply| match &reply.trigger {
             Some(trigger) => text::trigger(trigger, &agent, &context.terminal),
             None => nothing(reply, &agent),

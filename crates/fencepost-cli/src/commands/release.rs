@@ -1,5 +1,5 @@
 use super::Held;
-use crate::{context::Context, keeper, session};
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
@@ -18,8 +18,7 @@ pub struct Release {
 impl Release {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let token = self.held.token(context).await?;
-        let reply = context.call(claim::Release { token: token.clone(), note: self.note }).await?;
-        session::ended(context, &token, "release");
+        let reply = context.call(claim::Release { token, note: self.note }).await?;
         keeper::wake_all(context);
         context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
     }

@@ -1,5 +1,5 @@
 use super::{duration, json, text};
-use crate::{context::Context, keeper, session};
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Code, Millis, Result, run, run::settle::Outcome};
 use std::process::ExitCode;
@@ -49,11 +49,6 @@ impl Settle {
             (None, true) => Outcome::Released,
             (None, false) => Outcome::Done,
         };
-        let verb = match outcome {
-            Outcome::Done => "done",
-            Outcome::Failed => "fail",
-            Outcome::Released => "release",
-        };
         let op = run::Settle {
             run: self.name,
             outcome,
@@ -64,9 +59,6 @@ impl Settle {
             cost: self.cost.map(|cost| json("cost", cost)).transpose()?,
         };
         let reply = context.call(op).await?;
-        session::ended_where(context, verb, |token, run| {
-            run == Some(reply.run.name.as_str()) && !reply.lost.iter().any(|lost| lost == token)
-        });
         keeper::wake_all(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");

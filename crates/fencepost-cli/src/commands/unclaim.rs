@@ -1,7 +1,4 @@
-use crate::{
-    context::{Context, resource},
-    session,
-};
+use crate::context::{Context, resource};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
@@ -26,7 +23,6 @@ impl Unclaim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(claim::Unclaim { resource: resource(&self.resource), reason: self.reason }).await?;
-        session::ended_where(context, "release", |token, _| session::resource(token) == reply.resource);
         context.print(&reply, |reply| {
             let from =
                 reply.held_by.as_ref().map_or("nobody held it".into(), |run| format!("taken from run {run}"));

@@ -1,6 +1,6 @@
 //! The file of a session.
 
-use super::{Lift, Loss, Lost, SILENT_FOR, Session};
+use super::{Ends, Lift, Loss, Lost, SILENT_FOR, Session};
 use crate::{
     identity::recorded,
     private_files::{Directory, Missing},
@@ -9,6 +9,7 @@ use fencepost::{Error, Millis, Result, Time, claim::Claim};
 use std::{
     fs::{File, TryLockError},
     io,
+    time::UNIX_EPOCH,
 };
 
 const PREFIX: &str = "session-";
@@ -90,13 +91,16 @@ pub struct Known {
     pub is_lifted: bool,
 }
 
+/// The record of this run, without a lock.
+fn read(run: &str) -> Session {
+    recorded::directory().ok().and_then(|directory| parse(&directory, &name(run))).unwrap_or_default()
+}
+
 /// Reads the records of these runs, without a lock. The first that ever held a claim counts, else the last.
 pub fn known(runs: &[String], now: Time) -> Known {
-    let directory = recorded::directory().ok();
     let mut known = Known::default();
     for run in runs {
-        let session =
-            directory.as_ref().and_then(|directory| parse(directory, &name(run))).unwrap_or_default();
+        let session = read(run);
         known.is_lifted |= session.is_lifted(now);
         if known.session.is_blank() {
             (known.run, known.session) = (run.clone(), session);
@@ -134,27 +138,35 @@ pub fn acknowledge(run: &str, now: Time) -> Result<Vec<Lost>> {
     Ok(acknowledged)
 }
 
-/// The session ended those of its claims in this fleet for which `is_ended`, of a token and the run that holds it, is true. After a claim
-/// lapsed while the fleet could not be asked, its run is not known.
-pub fn ended(run: &str, fleet: &str, verb: &str, is_ended: impl Fn(&str, Option<&str>) -> bool, now: Time) {
-    let mut locked = Locked::open(run);
-    let session = &mut locked.session;
-    let held = session.held.iter().filter(|held| held.fleet == fleet);
-    let held = held.map(|held| (&held.token, Some(held.run.as_str())));
-    let lapsed = session.lost.iter().filter(|lost| lost.fleet == fleet && lost.how == Loss::Unconfirmed);
-    let all = held.chain(lapsed.map(|lost| (&lost.token, None)));
-    let tokens: Vec<String> =
-        all.filter(|(token, run)| is_ended(token, *run)).map(|(token, _)| token.clone()).collect();
-    tokens.iter().for_each(|token| session.end(fleet, token, verb));
-    if !tokens.is_empty() {
-        // Without the record the hooks ask the fleet.
-        let _ = locked.save(now);
-    }
+/// The session ended claims in this fleet.
+pub fn ended(run: &str, fleet: &str, ends: &Ends, now: Time) {
+    end_where(run, fleet, &ends.verb, |token, run| ends.includes(token, run), now);
 }
 
 /// The session is over, and gave these claims back.
 pub fn given_back(run: &str, fleet: &str, claims: &[Claim], now: Time) {
-    ended(run, fleet, "release", |token, _| claims.iter().any(|claim| claim.token == token), now);
+    end_where(run, fleet, "release", |token, _| claims.iter().any(|claim| claim.token == token), now);
+}
+
+/// `is_ended`: of a token and the run that holds it. After a claim lapsed while the fleet could not be asked, its run is not known.
+fn end_where(run: &str, fleet: &str, verb: &str, is_ended: impl Fn(&str, Option<&str>) -> bool, now: Time) {
+    let ended = |session: &Session| -> Vec<String> {
+        let held = session.held.iter().filter(|held| held.fleet == fleet);
+        let held = held.map(|held| (&held.token, Some(held.run.as_str())));
+        let lapsed = session.lost.iter().filter(|lost| lost.fleet == fleet && lost.how == Loss::Unconfirmed);
+        let all = held.chain(lapsed.map(|lost| (&lost.token, None)));
+        all.filter(|(token, run)| is_ended(token, *run)).map(|(token, _)| token.clone()).collect()
+    };
+    // Most commands end nothing of most sessions, and need no lock.
+    if ended(&read(run)).is_empty() {
+        return;
+    }
+    let mut locked = Locked::open(run);
+    for token in ended(&locked.session) {
+        locked.session.end(fleet, &token, verb);
+    }
+    // Without the record the hooks ask the fleet.
+    let _ = locked.save(now);
 }
 
 /// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.
@@ -184,17 +196,27 @@ fn parse(directory: &Directory, name: &str) -> Option<Session> {
     serde_json::from_str(&recorded::text(directory, name)?).ok()
 }
 
-/// Removes the files of sessions that were silent for long.
+/// Removes the files of sessions that were silent for long, and locks that were made for no file.
 pub fn forget_old(now: Time) {
     let Ok(directory) = recorded::directory() else { return };
     let names = directory.names().unwrap_or_default();
-    for name in names.iter().filter(|name| name.starts_with(PREFIX) && !name.ends_with(LOCK)) {
-        let session = parse(&directory, name).unwrap_or_default();
-        if session.written_at.is_some_and(|at| now.since(at) > KEPT) {
+    for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
+        let last = match name.strip_suffix(LOCK) {
+            Some(record) if names.iter().any(|name| name == record) => continue,
+            Some(_) => made_at(&directory, name),
+            None => parse(&directory, name).unwrap_or_default().written_at,
+        };
+        if last.is_some_and(|at| now.since(at) > KEPT) {
             let _ = directory.remove(name);
             let _ = directory.remove(&format!("{name}{LOCK}"));
         }
     }
+}
+
+fn made_at(directory: &Directory, name: &str) -> Option<Time> {
+    let modified = directory.reader(name).ok()?.metadata().ok()?.modified().ok()?;
+    let since = modified.duration_since(UNIX_EPOCH).ok()?;
+    Some(Time(i64::try_from(since.as_millis()).ok()?))
 }
 
 fn name(run: &str) -> String {

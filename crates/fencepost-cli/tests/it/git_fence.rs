@@ -128,8 +128,8 @@ Fence: task/auth-1@1 '$(git log -1 --format=%B | sed -n 's/^Fence: [^ ]* //p')")
                 "task/auth-1@1000 00000000".to_owned(),
                 format!("no push: claim `task/auth-1@1000` is of fleet 00000000, and this repository asks fleet {id}"),
             ),
-            (format!("task/auth-1@1000 {id}"), "no push: the fleet never issued claim `task/auth-1@1000`".to_owned()),
-            (format!("task/auth-9@1 {id}"), "no push: the fleet never issued claim `task/auth-9@1`".to_owned()),
+            (format!("task/auth-1@1000 {id}"), "no push: the fleet does not know claim `task/auth-1@1000`".to_owned()),
+            (format!("task/auth-9@1 {id}"), "no push: the fleet does not know claim `task/auth-9@1`".to_owned()),
         ] {
             // One good trailer does not help.
             let message = format!("x\n\nFence: task/auth-1@1 {id}\nFence: {made_up}");

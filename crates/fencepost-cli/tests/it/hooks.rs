@@ -362,6 +362,7 @@ fn hostile_input() {
     fleet(&sealed, 1);
     claimed(&sealed, "claude", "");
     in_session(&sealed, "claude", "fence release task/auth-1@1");
+    let elsewhere = tempfile::tempdir().expect("a directory");
     let raw = |event: &str, input: &[u8]| {
         let mut command = sealed.command("fence");
         command.args(["hook", event]);
@@ -405,16 +406,79 @@ fn hostile_input() {
             assert!(said.code == 0 || event == "teammate-idle", "{event}: {said:?}");
         }
     }
-    for input in
-        ["", "null", "[]", "{}", "\u{0}", "{\"tool_input\": 7}", "{\"tool_input\": {\"command\": {}}}"]
-    {
+    for input in ["{}", "{\"tool_input\": 7}", "{\"tool_input\": {\"command\": {}}}"] {
         passes(&raw("pre-tool-use", input.as_bytes()));
+    }
+    // Nobody knows whose event it is, or what it does.
+    let nested = format!("{{\"tool_input\": {}{}}}", "[".repeat(200), "]".repeat(200));
+    let unreadable =
+        ["", "null", "[]", "\u{0}", &nested, "{\"tool_input\": {\"command\": \"ls\"}, \"reason\": 1e999}"];
+    for input in unreadable {
+        assert!(denied(&raw("pre-tool-use", input.as_bytes())).contains("cannot be read"), "{input}");
+        // Where no fleet is, a teammate can work.
+        let mut command = sealed.command("fence");
+        command.args(["hook", "pre-tool-use"]).env_remove("FENCE_DB").current_dir(elsewhere.path());
+        passes(&with_input(command, input.as_bytes()));
     }
     // A session id that would be a path, or the run of somebody else.
     let mut event = recorded("claude", "post-tool-use");
     event["session_id"] = json!("../../../../tmp/x\u{202e}");
     passes(&hook_with(&sealed, &["post-tool-use"], &event, &[]));
     assert!(state_file(&sealed, &format!("claude-{}tmp-x-", "-".repeat(12))).exists());
+}
+
+/// The table of the guide: what the hooks of git do for a session, by its standing.
+#[test]
+fn the_git_fence_follows_the_standing_of_a_session() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 6);
+    sealed.first_commit();
+    let made = sealed
+        .sh("git init -q --bare there.git && git remote add origin \"$PWD/there.git\" && fence git install");
+    assert_eq!(made.code, 0, "{made:?}");
+    // The code, and the error: "" if it passes without a word.
+    let seen = |name: &str, variables: &[(&str, &str)], line: &str| {
+        let mut command = sealed.command("bash");
+        command.env("CLAUDE_CODE_SESSION_ID", name).envs(variables.iter().copied()).args(["-c", line]);
+        let said = finished(command.output().expect("bash"));
+        (said.code == 0, said.err)
+    };
+    let gone = [("FENCE_URL", "http://127.0.0.1:9")];
+    let no = [("FENCE_HOOK_STRICT", "No")];
+    let strict = [("FENCE_HOOK_STRICT", "1")];
+    let lose = |task: &str| drop(sealed.ok(&["unclaim", task]));
+    for (name, script, lost, told) in [
+        ("holds", "fence claim auth-1", None, ["", "", "", "nobody can tell"]),
+        ("lost", "fence claim auth-2", Some("auth-2"), ["no push", "no push", "no push", "no push"]),
+        (
+            "lost-one",
+            "fence claim auth-3; fence claim auth-4",
+            Some("auth-3"),
+            ["", "warning", "warning", "nobody can tell"],
+        ),
+        ("gave-up", "fence claim auth-5; fence release", None, ["", "no push", "no push", "nobody can tell"]),
+        ("completed", "fence claim auth-6; fence done", None, ["", "warning", "no push", "nobody can tell"]),
+        ("never", "true", None, ["", "warning", "no push", "nobody can tell"]),
+    ] {
+        let (done, said) = seen(name, &[], &format!("({script}) >/dev/null; exit $?"));
+        assert!(done, "{name}: {said}");
+        lost.into_iter().for_each(lose);
+        let commit = "git commit -q --allow-empty -m x; exit $?";
+        let push = format!("git push -q origin HEAD:{name}-$RANDOM; exit $?");
+        let steps = [(&no[..], commit), (&no, &push), (&strict, &push), (&gone, &push)];
+        for ((variables, line), expected) in steps.into_iter().zip(told) {
+            let (passed, said) = seen(name, variables, line);
+            let may = expected.is_empty() || expected == "warning";
+            assert!(
+                passed == may && said.contains(expected) && (expected != "" || said.is_empty()),
+                "{name}: {line}: {said}"
+            );
+            assert!(!may || !said.contains("no push"), "{name}: {line}: {said}");
+        }
+        // A commit asks nobody whether it may.
+        let (passed, said) = seen(name, &gone, commit);
+        assert_eq!(passed, name != "lost", "{name}: {said}");
+    }
 }
 
 /// The client's hook does not see a push in a script, by an alias or by make. The git fence does.

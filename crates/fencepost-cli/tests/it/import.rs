@@ -442,6 +442,12 @@ fn only_regular_files_of_a_limited_size_are_imported() {
     sealed.swarm("swarm.db", "alter table agent_tasks add column bomb as (zeroblob(1000000000))");
     let said = refused("agent-swarm", "swarm.db");
     assert!(said.contains("it has a value or a row with more than 16777216 bytes"), "{said}");
+    // SQLite has not the module of this table, and to ask it for a column would end the process.
+    let other = "create table other(x); pragma writable_schema = on; insert into sqlite_master values
+        ('table', 'tasks', 'tasks', 0, 'create virtual table tasks using missing(sprint, task_num, title)')";
+    drop(sealed.pm("virtual.db", other));
+    let said = refused("pm", "virtual.db");
+    assert!(said.contains("its table `tasks` has no column `sprint`"), "{said}");
     let line = format!("{{\"id\":\"a-2\",\"title\":\"x\",\"body\":\"{}\"}}", "x".repeat(17 << 20));
     sealed.write("long.jsonl", &line);
     let said = refused("jsonl", "long.jsonl");

@@ -279,6 +279,22 @@ on_both! {
     }
 }
 
+/// A stranger's column has the name by which SQLite calls the place of a row. Sorting by it would have no limit.
+#[test]
+fn a_column_named_rowid_does_not_sort_a_swarm() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let tasks = "drop table agent_tasks;
+        create table agent_tasks(id, agentId, task, status, priority, createdAt, lastUpdatedAt, rowid text);
+        insert into agent_tasks(id, task, status, priority, createdAt, lastUpdatedAt, rowid) values
+          ('t1', 'first', 'unassigned', 50, '2026-01-10T00:00:01Z', 'x', 'b'),
+          ('t2', 'second', 'unassigned', 50, '2026-01-10T00:00:01Z', 'x', 'a')";
+    sealed.swarm("rowid.db", tasks);
+    sealed.ok(&["import", "agent-swarm", "rowid.db"]);
+    let listed = sealed.ok(&["list"]);
+    assert!(listed.find("first") < listed.find("second"), "{listed}");
+}
+
 /// More than one call takes: posts keep their order, read posts stay read, and a dry run leaves no trace.
 #[test]
 fn a_large_swarm_takes_several_calls() {

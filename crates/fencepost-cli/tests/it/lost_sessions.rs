@@ -194,7 +194,7 @@ on_both! {
 
     /// The session itself ended its claims, in other ways than by their tokens.
     fn claims_that_the_session_ended_are_not_lost(sealed: Sealed) {
-        fleet(&sealed, 6);
+        fleet(&sealed, 10);
         sealed.ok(&["agent", "join", "bob"]);
         sealed.ok(&["agent", "join", "eve"]);
         sealed.ok(&["add", "offered", "--board", "other", "--offer", "bob"]);
@@ -205,6 +205,10 @@ on_both! {
             "fence claim auth-3; fence unclaim auth-3",
             "run=$(fence --json poll --agent bob --accept task_offered | grep -o 'bob-[0-9a-z]*' | head -1); fence settle $run",
             "run=$(fence --json poll --agent eve --accept pool_task --board auth | grep -o 'eve-[0-9a-z]*' | head -1); fence end $run",
+            "fence claim auth-5; fence call task/cancel '{\"task\": \"auth-5\"}'",
+            "fence claim auth-6; fence call claim/unclaim '{\"resource\": \"task/auth-6\"}'",
+            "fence claim auth-7 --run y; fence call run/end '{\"run\": \"y\"}'",
+            "fence claim auth-8; fence call claim/release '{\"token\": \"task/auth-8@1\"}'",
             "fence mail claim box; fence mail reset",
         ] {
             let said = in_session(&sealed, "claude", &format!("set -e; {script} >/dev/null; exit 0"));
@@ -213,6 +217,21 @@ on_both! {
             passes(&hook(&sealed, "claude", "post-tool-use"));
             edits(&sealed, "claude").iter().for_each(passes);
         }
+    }
+
+    /// By a tool of MCP. The fleet keeps only the last end of a task.
+    fn a_claim_that_a_tool_gave_back_is_not_lost(sealed: Sealed) {
+        fleet(&sealed, 1);
+        let (name, id) = variable("claude");
+        let mut client = crate::mcp::Client::start(&sealed, "claude-code", &[(name, id.as_str())]);
+        client.ok("claim", json!({}));
+        client.ok("finish", json!({ "how": "release" }));
+        let other = sealed.ok(&["claim", "auth-1", "--run", "other", "-q"]);
+        sealed.ok(&["done", &other]);
+        passes(&hook(&sealed, "claude", "post-tool-use"));
+        edits(&sealed, "claude").iter().for_each(passes);
+        assert!(denied(&before(&sealed, "claude", "git push", &[])).contains("gave its work back"));
+        assert_eq!(client.close(), 0);
     }
 
     /// A claim seemed to be over while the fleet could not be asked. Then the session released it, and another run finished the task.
@@ -458,6 +477,32 @@ fn a_record_that_cannot_be_written_still_counts() {
     for _ in 0..2 {
         assert!(denied(&before(&sealed, "claude", "ls", &[])).contains(&token));
     }
+}
+
+/// Another hook of the session waits for the fleet, and has locked the record. The shell code around this one must not end it: then the
+/// tool would pass.
+#[test]
+fn a_locked_record_does_not_hold_a_hook_up() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    let run = session("claude");
+    let token = claimed(&sealed, "claude", "auth-1");
+    sealed.ok(&["unclaim", "auth-1"]);
+    assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&token));
+    let mut lock = record_file(&sealed, &run).into_os_string();
+    lock.push(".lock");
+    let lock = std::fs::File::open(lock).expect("there is a lock");
+    lock.lock().expect("locked");
+    let soon = [("FENCE_HOOK_TIMEOUT", "100ms")];
+    assert!(denied(&tool_with(&sealed, "claude", "Edit", json!({}), &[], &soon)).contains(&token));
+    assert!(
+        denied(&tool_with(&sealed, "claude", "Bash", json!({ "command": "ls" }), &[], &soon))
+            .contains(&token)
+    );
+    hook_with(&sealed, &["post-tool-use"], &recorded("claude", "post-tool-use"), &soon);
+    lock.unlock().expect("unlocked");
+    in_session(&sealed, "claude", "fence ack");
+    passes(&before(&sealed, "claude", "ls", &[]));
 }
 
 /// A laptop slept past its lease, and woke without a network.

@@ -279,7 +279,7 @@ fn files_that_are_not_understood_are_left_alone() {
         ("`HERE/.claude` is a symbolic link, which is not followed", &|| {
             symlink("elsewhere", here.join(".claude")).expect("linked");
         }),
-        ("`HERE/CLAUDE.md` is not a file", &|| {
+        ("`HERE/CLAUDE.md` cannot be read: it is not a regular file", &|| {
             fs::create_dir(here.join("CLAUDE.md")).expect("made");
         }),
     ];

@@ -30,7 +30,17 @@ const ONCE: [&str; 12] = [
 ];
 
 /// Headers by which a proxy names the client that it calls for.
-const PROXY: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
+const PROXY: [&str; 9] = [
+    "cf-connecting-ip",
+    "forwarded",
+    "true-client-ip",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-real-ip",
+];
 
 /// The names that this server answers to.
 #[derive(Debug)]
@@ -119,7 +129,8 @@ fn host(request: &Request) -> Result<Authority> {
 fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<()> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(origin) = text(header::ORIGIN) {
-        let own = origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host.as_str()));
+        let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        let own = from.is_some_and(|from| from.eq_ignore_ascii_case(host.as_str()));
         if !own {
             return Err(other_site(format!("a web page of `{origin}`")));
         }

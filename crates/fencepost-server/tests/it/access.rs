@@ -33,6 +33,7 @@ async fn a_web_page_cannot_reach_it() {
         (false, &[("host", "localhost:7373"), ("origin", "http://localhost:3000")]),
         (false, &[("host", "localhost:7373"), ("origin", "https://evil.example")]),
         (false, &[("host", "localhost:7373"), ("origin", "null")]),
+        (false, &[("host", "localhost:7373"), ("origin", "chrome-extension://localhost:7373")]),
         (true, &[("host", "localhost:7373"), ("sec-fetch-site", "same-origin")]),
         (true, &[("host", "localhost:7373"), ("sec-fetch-site", "none")]),
         (false, &[("host", "localhost:7373"), ("sec-fetch-site", "cross-site")]),

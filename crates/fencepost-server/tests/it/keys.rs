@@ -147,7 +147,8 @@ async fn without_a_key_a_proxy_is_refused() {
         request.headers_mut().insert(name, "203.0.113.7".parse().unwrap());
         request
     };
-    for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"] {
+    for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"]
+    {
         assert_eq!(world.send(through(name)).await.status(), 403, "{name}");
     }
     let secret = key(&world, "lead", Access::Admin).await;

@@ -243,7 +243,7 @@ async fn ask(context: &Context, address: &str, pushed: &Fences) -> Result<()> {
         let token = format!("task/{task}@{fence}");
         let reply = fleet.call(claim::Guard::new(&token)).await.map_err(refused)?;
         if reply.reason == Verdict::NotFound {
-            let message = format!("no push: the fleet never issued claim `{token}`");
+            let message = format!("no push: the fleet does not know claim `{token}`");
             return Err(Error::new(Code::NotFound, message)
                 .with("fleet", short_id)
                 .hint("remove its Fence: trailer from the messages, and commit under a claim of your own"));

@@ -13,7 +13,7 @@ use fencepost::{Code, Error, Result, Token};
 /// that holds nothing. A session that lost its claim is refused, and the push of one that gave its work back.
 pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     // Also if the agent names another run: that run has no claim of its own in most cases, and the session lost its.
-    let runs = session::runs(context);
+    let runs = context.session_runs();
     // A person lifts the guard of the whole session.
     let Some(session) = runs.last() else { return Ok(None) };
     let now = context.terminal.now();
@@ -44,37 +44,41 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
 }
 
 fn push(context: &Context, session: &str, standing: &Standing) -> Result<()> {
-    let nothing = match standing {
+    let (what, hint, may_pass) = match standing {
         Standing::GaveUp => return Err(over(session, None)),
         Standing::LostOne(lost) => {
-            context.warn(&over(session, Some(lost)));
-            return Ok(());
+            let hint = "push nothing of that work. fence ack acknowledges the loss, and ends this message";
+            (lost_claim(lost), hint, true)
         }
-        Standing::Completed => "completed its claim and holds no other",
-        Standing::NeverClaimed => "has claimed nothing",
+        Standing::Completed => ("completed its claim and holds no other".into(), CLAIM_FIRST, !is_strict()),
+        Standing::NeverClaimed => ("has claimed nothing".into(), CLAIM_FIRST, !is_strict()),
         Standing::Holds | Standing::Lost(_) => return Ok(()),
     };
-    let message = format!("this session (run `{session}`) {nothing}");
-    let is_strict = variable("FENCE_HOOK_STRICT")
-        .is_some_and(|value| !matches!(value.as_str(), "0" | "false" | "no" | "off" | "n" | "f"));
-    let error = |message| {
-        Error::new(Code::LeaseExpired, message)
-            .hint("if this belongs to a task, claim it first: fence claim --keep")
-    };
-    match is_strict {
-        true => Err(error(format!("no push: {message}"))),
-        false => {
+    let message = format!("this session (run `{session}`) {what}");
+    let error = |message| Error::new(Code::LeaseExpired, message).hint(hint);
+    match may_pass {
+        true => {
             context.warn(&error(message));
             Ok(())
         }
+        false => Err(error(format!("no push: {message}"))),
     }
 }
 
+const CLAIM_FIRST: &str = "if this belongs to a task, claim it first: fence claim --keep";
+
+/// By the same variable as for the client's hook, which reads it in the same way.
+fn is_strict() -> bool {
+    let is_no = |value: &str| matches!(value, "0" | "false" | "no" | "off" | "n" | "f");
+    variable("FENCE_HOOK_STRICT").is_some_and(|value| !is_no(&value.to_lowercase()))
+}
+
+fn lost_claim(lost: &[Lost]) -> String {
+    lost.last().map_or(String::new(), |lost| format!("lost claim `{}`: {}", lost.token, lost.describe()))
+}
+
 fn over(session: &str, lost: Option<&[Lost]>) -> Error {
-    let why = match lost.and_then(<[Lost]>::last) {
-        Some(lost) => format!("lost claim `{}`: {}", lost.token, lost.describe()),
-        None => "holds no claim any more".to_owned(),
-    };
+    let why = lost.map_or("holds no claim any more".to_owned(), lost_claim);
     let ack =
         if lost.is_some() { "fence ack acknowledges the loss; then claim something else. " } else { "" };
     Error::new(Code::LeaseExpired, format!("no push: this session (run `{session}`) {why}")).hint(format!(

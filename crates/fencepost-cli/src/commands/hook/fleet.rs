@@ -63,3 +63,19 @@ impl Fleet {
         self.deadline.meet(self.connection.call(op)).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second question gets the time that the first one left.
+    #[tokio::test]
+    async fn one_deadline_counts_for_all_questions() {
+        let passed = Deadline { at: Instant::now(), limit: ANSWERS };
+        for _ in 0..2 {
+            let late = passed.meet(std::future::pending::<Result<()>>()).await.expect_err("too late");
+            assert_eq!(late.message(), "the fleet did not answer within 8s");
+        }
+        assert!(passed.meet(async { Ok(()) }).await.is_ok(), "an answer that is there counts");
+    }
+}

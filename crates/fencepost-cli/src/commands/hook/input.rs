@@ -84,13 +84,14 @@ impl Input {
 }
 
 impl Unread {
-    /// The reply to an event that cannot be read: blocked if a guarded command may be in it.
-    pub fn reply(&self, rules: &guarded::Rules) -> Reply {
-        if self.is_too_large {
-            return Reply::Deny(rule::too_large(INPUT_MAX));
+    /// The reply to an event that cannot be read: nobody can tell which session it is of, and what it does. Where no fleet is, it is
+    /// blocked if a guarded command may be in it.
+    pub fn reply(&self, rules: &guarded::Rules, has_fleet: bool) -> Reply {
+        match rules.named_in(&self.text) {
+            _ if self.is_too_large => Reply::Deny(rule::too_large(INPUT_MAX)),
+            None if !has_fleet => Reply::Silent,
+            found => Reply::Deny(rule::unreadable(found.as_ref())),
         }
-        let found = rules.named_in(&self.text);
-        found.map_or(Reply::Silent, |found| Reply::Deny(rule::unreadable(&found.command)))
     }
 }
 

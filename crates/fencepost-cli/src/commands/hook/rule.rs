@@ -112,9 +112,10 @@ fn described(lost: &[Lost]) -> String {
 }
 
 /// The refusal of an event that cannot be read.
-pub fn unreadable(command: &str) -> String {
+pub fn unreadable(found: Option<&Found>) -> String {
+    let may = found.map_or(String::new(), |found| format!(" (it may run `{}`)", found.command));
     format!(
-        "fence: the client's event cannot be read, and it may run a guarded command (`{command}`), so it is blocked. fence doctor checks the hooks"
+        "fence: the client's event cannot be read, so nobody can tell what it does{may}, and it is blocked. fence doctor checks the hooks"
     )
 }
 

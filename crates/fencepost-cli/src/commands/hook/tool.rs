@@ -66,11 +66,15 @@ impl Tool {
         if name == "PowerShell" {
             return Tool::Unknown(texts(given));
         }
+        // A list beside a line may be its arguments.
+        let is_list = |value: &Value| value.is_array() || value.is_object();
+        let is_flat = given.as_object().is_none_or(|fields| !fields.values().any(is_list));
+        let is_known = !name.is_empty() && !SHELLS.contains(&name);
         match (given.get("command"), given.get("cmd")) {
-            (Some(Value::String(line)), None) | (None, Some(Value::String(line))) => {
+            (Some(Value::String(line)), None) | (None, Some(Value::String(line))) if is_flat => {
                 Tool::Shell(line.clone())
             }
-            (None, None) if given.is_null() || (given.is_object() && !SHELLS.contains(&name)) => Tool::Reads,
+            (None, None) if given.is_null() || (given.is_object() && is_known) => Tool::Reads,
             _ => Tool::Unknown(texts(given)),
         }
     }
@@ -210,6 +214,12 @@ mod tests {
             ("Bash", json!({ "command": ["bash", "-lc", "git push"] }), unknown("command bash -lc git push")),
             ("Bash", json!({ "command": { "a": "git push" } }), unknown("command a git push")),
             ("Bash", json!({ "command": "ls", "cmd": "git push" }), unknown("command ls\ncmd git push")),
+            (
+                "Bash",
+                json!({ "command": "ls", "args": ["git", "push"] }),
+                unknown("command ls\nargs git push"),
+            ),
+            ("", json!({ "script": "git push" }), unknown("script git push")),
             ("Bash", json!("git push"), unknown("git push")),
             ("Bash", json!({ "script": "git push" }), unknown("script git push")),
             ("x", json!(["git", "push"]), unknown("git push")),

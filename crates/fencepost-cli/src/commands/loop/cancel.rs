@@ -1,5 +1,5 @@
 use super::text;
-use crate::{context::Context, session};
+use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, loops};
 use std::process::ExitCode;
@@ -19,13 +19,7 @@ pub struct Cancel {
 
 impl Cancel {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(loops::Cancel { id: self.id.clone(), reason: self.reason }).await?;
-        // A loop is a board.
-        let is_story = |resource: &str| {
-            let task = resource.strip_prefix("task/").and_then(|task| task.rsplit_once('-'));
-            task.is_some_and(|(board, _)| board == self.id)
-        };
-        session::ended_where(context, "release", |token, _| is_story(session::resource(token)));
+        let reply = context.call(loops::Cancel { id: self.id, reason: self.reason }).await?;
         context.print(&reply, |reply| text::whole(&reply.brief, &reply.stories, &context.terminal))
     }
 }

@@ -1,5 +1,5 @@
 use super::{super::text as read_text, content, resource, text};
-use crate::{context::Context, keeper, session};
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
@@ -41,8 +41,7 @@ impl Done {
                 return Err(fencepost::Error::invalid("output", "is of one message, and several are named"));
             }
         };
-        let reply = context.call(mail::Done { token: token.clone(), outputs, outcome: self.outcome }).await?;
-        session::ended(context, &token, "done");
+        let reply = context.call(mail::Done { token, outputs, outcome: self.outcome }).await?;
         keeper::wake_all(context);
         context.print(&reply, |reply| text::message(&reply.message, &context.terminal))
     }
@@ -55,9 +54,6 @@ impl Done {
             messages.push(done(context.token(Some(resource(token))).await?));
         }
         let reply = context.call(mail::DoneMany { messages }).await?;
-        let accepted =
-            |token: &str| reply.results.iter().any(|one| one.token == token && one.message.is_some());
-        session::ended_where(context, "done", |token, _| accepted(token));
         keeper::wake_all(context);
         context.print(&reply, |reply| {
             let lines = reply.results.iter().map(|result| match (&result.message, &result.error) {

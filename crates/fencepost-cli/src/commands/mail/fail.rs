@@ -1,5 +1,5 @@
 use super::{super::duration, Held, text};
-use crate::{context::Context, keeper, session};
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Millis, Result, mail};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ impl Fail {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let token = self.held.token(context).await?;
         let op = mail::Fail {
-            token: token.clone(),
+            token,
             reason: self.reason,
             retry: self.retry,
             lost: self.lost,
@@ -40,7 +40,6 @@ impl Fail {
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
-        session::ended(context, &token, "fail");
         keeper::wake_all(context);
         context.print(&reply, |reply| text::message(&reply.message, &context.terminal))
     }

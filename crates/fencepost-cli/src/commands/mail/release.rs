@@ -1,5 +1,5 @@
 use super::{resource, text};
-use crate::{context::Context, keeper, session};
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
@@ -25,8 +25,7 @@ impl Release {
         if tokens.is_empty() {
             tokens.push(context.token(None).await?);
         }
-        let reply = context.call(mail::Release { tokens: tokens.clone() }).await?;
-        session::ended_where(context, "release", |token, _| tokens.iter().any(|given| given == token));
+        let reply = context.call(mail::Release { tokens }).await?;
         keeper::wake_all(context);
         context.print(&reply, |reply| text::messages(&reply.messages, &context.terminal))
     }

@@ -1,5 +1,5 @@
 use super::text;
-use crate::{context::Context, keeper, session};
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{
     Result,
@@ -37,11 +37,6 @@ impl Reset {
         while sum.more {
             let reply = context.call(op.clone()).await?;
             sum = WasReset { reset: sum.reset + reply.reset, more: reply.more && reply.reset > 0 };
-        }
-        if let Some(run) = &op.run {
-            session::ended_where(context, "release", |token, held_by| {
-                token.starts_with("message/") && held_by == Some(run.as_str())
-            });
         }
         keeper::wake_all(context);
         context.print(&sum, |sum| {

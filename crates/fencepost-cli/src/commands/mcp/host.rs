@@ -5,7 +5,7 @@ use crate::{
     environment::variable,
     identity::{self, Identity, Reason},
     names::unique,
-    session::Lost,
+    session::{Ends, Lost},
 };
 use fencepost::{
     BoxFuture, Code, Error, Millis, Result,
@@ -33,6 +33,8 @@ pub enum Ask {
     Remember { record: String, claims: Vec<Claim> },
     /// The session with this record knows what it lost.
     Acknowledge { record: String, reply: oneshot::Sender<Result<Vec<Lost>>> },
+    /// The session with this record ended claims.
+    Ended { record: String, ends: Ends, reply: oneshot::Sender<()> },
     /// A claim ended, and perhaps nothing is left to keep.
     WakeKeepers,
 }
@@ -189,7 +191,12 @@ impl Host for Stdio {
             let fleet = self.fleet().await?;
             let fleet = if acting.run.is_empty() { fleet.clone() } else { fleet.in_run(&acting.run) };
             if op.wait().is_none() {
-                return fleet.call_any(op).await;
+                let reply = fleet.call_any(op.clone()).await?;
+                if let Some(ends) = Ends::of_call(op.as_ref(), &reply) {
+                    // Before the reply, after which the client's hooks look.
+                    self.asked(|reply| Ask::Ended { record: record(acting), ends, reply }).await?;
+                }
+                return Ok(reply);
             }
             // A claim for a client that is gone would be nobody's.
             let answer = unless(self.connection.closed(), fleet.call_any(op)).await;

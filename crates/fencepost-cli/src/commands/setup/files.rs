@@ -1,12 +1,12 @@
 //! Reading and writing the files of clients: all or none, as far as a file system can.
 
 use crate::{location::refuse_link, names::unique};
-use fencepost::{Code, Error, Result};
+use fencepost::{Code, Error, Result, files};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -45,19 +45,11 @@ pub fn target(base: &Path, path: &Path, follow_links: bool) -> Result<PathBuf> {
 
 /// The text of a file; `None` if there is no file.
 pub fn read(path: &Path) -> Result<Option<String>> {
-    let about = match fs::metadata(path) {
-        Ok(about) => about,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(unusable(path, &e)),
-    };
-    // Opening a pipe would wait for its writer.
-    if !about.is_file() {
-        return Err(Error::new(Code::Invalid, format!("`{}` is not a file", path.display())));
+    match files::text(path, LARGEST) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(unusable(path, &e)),
     }
-    if about.size() > LARGEST {
-        return Err(Error::new(Code::TooLarge, format!("`{}` is larger than 64 MiB", path.display())));
-    }
-    fs::read_to_string(path).map(Some).map_err(|e| unusable(path, &e))
 }
 
 /// A change of one file.

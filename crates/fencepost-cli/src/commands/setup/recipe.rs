@@ -5,6 +5,7 @@ use crate::{
     commands::work::profile::fill,
     edits::{Block, Json, Ours, Toml},
     environment::config_home,
+    trust::small_text,
 };
 use fencepost::{Code, Error, Result};
 use serde::Deserialize;
@@ -171,7 +172,7 @@ impl Recipe {
         let own = directory().map(|directory| directory.join(format!("{name}.toml")));
         let own = own.filter(|path| !name.contains('/') && path.exists());
         let text = match &own {
-            Some(path) => std::fs::read_to_string(path).map_err(|e| {
+            Some(path) => small_text(path).map_err(|e| {
                 Error::new(Code::Invalid, format!("recipe `{}` cannot be read: {e}", path.display()))
             })?,
             None => BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned()).ok_or_else(

@@ -1,6 +1,6 @@
 //! A profile: how a client is started, and how its output is read. Profiles are data, so that a user adds one without code.
 
-use crate::environment::config_home;
+use crate::{environment::config_home, trust::small_text};
 use fencepost::{Code, Error, Millis, Result};
 use serde::Deserialize;
 use std::{collections::BTreeMap, path::PathBuf};
@@ -153,11 +153,11 @@ impl Profile {
         };
         if name.ends_with(".toml") {
             let path = PathBuf::from(name);
-            return std::fs::read_to_string(&path).map_err(|e| unreadable(&path, e));
+            return small_text(&path).map_err(|e| unreadable(&path, e));
         }
         let own = config_home().map(|home| home.join("fence/profiles").join(format!("{name}.toml")));
         if let Some(path) = own.filter(|path| !name.contains('/') && path.exists()) {
-            return std::fs::read_to_string(&path).map_err(|e| unreadable(&path, e));
+            return small_text(&path).map_err(|e| unreadable(&path, e));
         }
         let built_in = BUILT_IN.iter().find(|(built_in, _)| *built_in == name);
         built_in.map(|(_, text)| (*text).to_owned()).ok_or_else(|| {

@@ -9,6 +9,7 @@ use crate::{
         streams::{self, QUOTE},
         untrusted,
     },
+    trust::small_text,
 };
 use fencepost::{Clock, Code, Error, Result, agent::Trigger, agent::Type};
 use std::{borrow::Cow, collections::HashMap, path::PathBuf};
@@ -73,7 +74,7 @@ fn find(kind: Type, directory: Option<&PathBuf>) -> Result<(String, String)> {
     let name = format!("{}.md", kind.as_str());
     let own = config_home().map(|home| home.join("fence/prompts"));
     for file in [directory.cloned(), own].into_iter().flatten().map(|directory| directory.join(&name)) {
-        match std::fs::read_to_string(&file) {
+        match small_text(&file) {
             Ok(text) => return Ok((file.display().to_string(), text)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => {

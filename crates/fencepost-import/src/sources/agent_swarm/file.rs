@@ -74,7 +74,8 @@ pub fn read(path: &Path) -> Result<Tables> {
                 return Err(database.mismatch(&why));
             }
         }
-        let sql = format!("select * from {table} order by rowid");
+        // In the order of the table. To sort by `rowid` would sort by a column of that name, without a limit.
+        let sql = format!("select * from {table} not indexed");
         let mut rows = database.rows(&sql, str::to_owned)?;
         // Rows of the same moment stay in the order in which they were written.
         rows.sort_by_key(|row| row.get("createdAt").and_then(time));

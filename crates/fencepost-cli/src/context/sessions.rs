@@ -1,0 +1,86 @@
+//! The records of the agent's session that the process belongs to.
+
+use super::Context;
+use crate::{
+    identity::{self, Reason},
+    session::{self, Ends, Held, Locked},
+};
+use fencepost::{
+    claim::Claim,
+    op::{AnyOp, AnyReply},
+};
+use serde_json::Value;
+
+impl Context {
+    /// The runs whose records count for a process in an agent's session, the innermost first: a run that was named, a subagent, the
+    /// session. None for a person.
+    pub fn session_runs(&self) -> Vec<String> {
+        let (own, session) = (self.identity(), identity::identify(None, None));
+        let mut runs = Vec::new();
+        if session.reason.is_agent() {
+            runs.extend(identity::with_session(&own.run));
+            runs.extend(identity::with_session(&session.run).into_iter().filter(|run| *run != own.run));
+        }
+        let session = runs.last().cloned();
+        // The session once, at the end.
+        runs.retain(|run| Some(run) != session.as_ref());
+        runs.into_iter().chain(session).collect()
+    }
+
+    /// The runs in whose records a claim of this process is remembered. A subagent stands for itself. If a client was started for a run,
+    /// its hooks act for that one, and a claim for a run that a command names is its session's, too.
+    pub fn records(&self) -> Vec<String> {
+        let own = self.identity();
+        let session = identity::identify(None, None);
+        match (own.reason.is_agent(), session.reason.is_agent(), &own.reason) {
+            (true, ..) => vec![own.run.clone()],
+            (false, true, Reason::Variable) => vec![own.run.clone(), session.run],
+            (false, true, _) => vec![session.run],
+            (false, false, _) => Vec::new(),
+        }
+    }
+
+    /// Remembers claims that a command of an agent's session made, perhaps for another run: the hooks of the session look after them.
+    pub fn remember(&self, claims: &[Claim]) {
+        for run in self.records() {
+            self.remember_for(&run, claims);
+        }
+    }
+
+    /// The same for a session whose run is known.
+    pub fn remember_for(&self, run: &str, claims: &[Claim]) {
+        let Ok(location) = self.location() else { return };
+        if claims.is_empty() {
+            return;
+        }
+        let (fleet, now) = (location.absolute_url(), self.terminal.now());
+        let held = claims.iter().map(|claim| Held::confirmed(claim, &fleet, now)).collect();
+        let mut locked = Locked::open(run);
+        locked.session.hold(held);
+        // Without the file, the hooks find the claims of the session's own run.
+        let _ = locked.save(now);
+    }
+
+    /// The op was called. If it ended claims of the session, the session remembers that: the fleet keeps only the last end of an item.
+    pub(super) fn called(&self, op: &dyn AnyOp, reply: &AnyReply) {
+        if let Some(ends) = Ends::of_call(op, reply) {
+            self.ended(&self.session_runs(), &ends);
+        }
+    }
+
+    /// The same for an op that is known by its name.
+    pub(super) fn called_by_name(&self, name: &str, request: &str, reply: &Value) {
+        let request = serde_json::from_str(request).ok();
+        if let Some(ends) = request.and_then(|request| Ends::of(name, &request, reply)) {
+            self.ended(&self.session_runs(), &ends);
+        }
+    }
+
+    /// These sessions ended claims.
+    pub fn ended(&self, runs: &[String], ends: &Ends) {
+        let Ok(location) = self.location() else { return };
+        for run in runs {
+            session::ended(run, &location.absolute_url(), ends, self.terminal.now());
+        }
+    }
+}
