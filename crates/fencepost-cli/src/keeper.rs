@@ -70,7 +70,7 @@ impl Owner {
 /// How often to try again if other keepers of the run start and stop at the same moment.
 const TRIES: usize = 20;
 
-/// The owner for which a run would be kept. Call it before anything is claimed: there may be none.
+/// The process whose life keeps the run. Call this before claiming; it may not exist.
 pub fn owner(context: &Context) -> Result<Owner> {
     // A command that leads its own session, such as a job of cron, is gone when it is done.
     let owner = context.identity().owner.as_ref().filter(|owner| Some(owner.pid) != Process::own_id());

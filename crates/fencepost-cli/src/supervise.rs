@@ -42,7 +42,7 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
 const LAST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often to look at a group that was told to end, at first: no signal reports the end of a grandchild.
 const POLL: Duration = Duration::from_millis(10);
-/// Later looks are rarer, up to so many times. Each reads all of `/proc`: every 10 ms that is a quarter of a core.
+/// The poll interval grows to at most `RARER` × `POLL`. Each look reads all of `/proc`: every 10 ms that is a quarter of a core.
 const RARER: u32 = 10;
 
 /// A command that gets the fleet and the agent of this one.

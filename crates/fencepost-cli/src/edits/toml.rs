@@ -104,7 +104,7 @@ struct Section {
     lines: Range<usize>,
 }
 
-/// The headers of the file, in their order. A line that looks like a header in a text of several lines is none.
+/// The headers of the file, in their order. Header-like lines inside multi-line strings are skipped.
 fn sections(text: &str, root: &DeTable<'_>) -> Vec<Section> {
     let mut values = Vec::new();
     leaves(root, &mut values);

@@ -40,7 +40,7 @@ pub struct LeaseRenewer {
     after_start: Option<Millis>,
 }
 
-/// What it means for a command that it gave a claim back itself, by `fail --retry`, `accept` or `reject`.
+/// How to treat a command that gave its claim back by `fail --retry`, `accept` or `reject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GivenBack {
     /// The claim is lost: others may claim the item at once.

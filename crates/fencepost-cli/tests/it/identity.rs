@@ -207,6 +207,9 @@ on_both! {
             let said = sealed.sh(&format!("./claude s '{words}; exit $?'"));
             assert!(said.code == 1 && said.err.contains("only a person lifts the guard"), "{words}: {said:?}");
         }
+        // A child of fence work, whatever client it is.
+        let said = sealed.sh(&format!("FENCE_TRIGGER=pool_task {call}"));
+        assert!(said.code == 1 && said.err.contains("only a person lifts the guard"), "{said:?}");
         for (words, expected) in [("setup claude", "removes the guard"), ("git install", "removes the git fence")] {
             let said = sealed.sh(&format!("./claude s 'fence {words} --remove; exit $?'"));
             assert!(said.code == 1 && said.err.contains(&format!("only a person {expected}")), "{said:?}");

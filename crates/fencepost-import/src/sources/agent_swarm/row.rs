@@ -83,7 +83,7 @@ impl<'t> TableRow<'t> {
         Some(plain(Some(&value))).filter(|text| !text.trim().is_empty())
     }
 
-    /// Takes a time out of the row; `None` if it is none.
+    /// Takes a time out of the row; `None` if it does not parse.
     pub fn time(&mut self, column: &str) -> Option<Time> {
         let value = self.columns.shift_remove(column)?;
         let at = time(&value);

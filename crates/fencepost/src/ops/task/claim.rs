@@ -544,7 +544,7 @@ fn holds_another(run: &str, held: &Row) -> Result<Error> {
     Ok(Error::new(Code::AlreadyClaimed, format!("run `{run}` already holds `{token}`"))
         .with("own", true)
         .with("token", token)
-        .hint("finish it first; fence claim ID takes a second one by its name, and a subagent names a run of its own: --run NAME"))
+        .hint("finish it first, or name a task: fence claim ID. Subagents use --run NAME"))
 }
 
 /// The rule of a claim.
