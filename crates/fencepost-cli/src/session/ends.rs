@@ -4,6 +4,28 @@ use super::resource;
 use fencepost::op::{AnyOp, AnyReply};
 use serde_json::Value;
 
+/// Ops that end claims. After others the fleet is asked.
+const ENDS: [&str; 18] = [
+    "claim/release",
+    "claim/unclaim",
+    "inbox/respond",
+    "loop/cancel",
+    "loop/verdict",
+    "mail/done",
+    "mail/done_many",
+    "mail/fail",
+    "mail/release",
+    "mail/reset",
+    "run/end",
+    "run/settle",
+    "task/accept",
+    "task/cancel",
+    "task/done",
+    "task/done_many",
+    "task/fail",
+    "task/reject",
+];
+
 /// The claims that an op ended, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ends {
@@ -25,7 +47,7 @@ enum Which {
 impl Ends {
     /// `None` if the op ends no claims. It was called, and this is its reply.
     pub fn of_call(op: &dyn AnyOp, reply: &AnyReply) -> Option<Self> {
-        if !is_end(op.name()) {
+        if !ENDS.contains(&op.name()) {
             return None;
         }
         let request = serde_json::from_str(op.to_json().ok()?.text()).ok()?;
@@ -37,7 +59,7 @@ impl Ends {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let texts =
             |value: &Value| value.as_array().into_iter().flatten().filter_map(text).collect::<Vec<_>>();
-        let (_, verb) = op.split_once('/').filter(|_| is_end(op))?;
+        let (_, verb) = op.split_once('/').filter(|_| ENDS.contains(&op))?;
         let which = match op {
             "mail/release" => texts(&request["tokens"]).into_iter().map(Which::Token).collect(),
             "task/done_many" | "mail/done_many" => {
@@ -77,21 +99,6 @@ impl Ends {
             }
         };
         self.which.iter().any(is_it) && !self.except.iter().any(|lost| lost == token)
-    }
-}
-
-/// Does this op end claims? After others the fleet is asked.
-fn is_end(op: &str) -> bool {
-    match op.split_once('/') {
-        Some(("task", verb)) => {
-            matches!(verb, "done" | "done_many" | "fail" | "accept" | "reject" | "cancel")
-        }
-        Some(("mail", verb)) => matches!(verb, "done" | "done_many" | "fail" | "release" | "reset"),
-        Some(("claim", verb)) => matches!(verb, "release" | "unclaim"),
-        Some(("run", verb)) => matches!(verb, "end" | "settle"),
-        Some(("loop", verb)) => matches!(verb, "verdict" | "cancel"),
-        Some(("inbox", verb)) => verb == "respond",
-        _ => false,
     }
 }
 
