@@ -395,10 +395,12 @@ fn hostile_input() {
         format!("{{\"tool_input\": {{\"command\": \"{} ; git push\"}}}}", "x".repeat(17 * 1024 * 1024))
             .into_bytes(),
         vec![b' '; 17 * 1024 * 1024],
+        // What is read of it would be an event.
+        format!("{{}}{}", " ".repeat(17 * 1024 * 1024)).into_bytes(),
     ];
     for input in blocked {
-        let said = raw("pre-tool-use", &input);
-        denied(&said);
+        let reason = denied(&raw("pre-tool-use", &input));
+        assert_eq!(reason.contains("more than 16 MB"), input.len() > 16 * 1024 * 1024, "{reason}");
         for event in
             ["post-tool-use", "stop", "session-end", "session-start", "user-prompt-submit", "teammate-idle"]
         {

@@ -87,8 +87,10 @@ impl Unread {
     /// The reply to an event that cannot be read: nobody can tell which session it is of, and what it does. Where no fleet is, it is
     /// blocked if a guarded command may be in it.
     pub fn reply(&self, rules: &guarded::Rules, has_fleet: bool) -> Reply {
+        if self.is_too_large {
+            return Reply::Deny(rule::too_large(INPUT_MAX));
+        }
         match rules.named_in(&self.text) {
-            _ if self.is_too_large => Reply::Deny(rule::too_large(INPUT_MAX)),
             None if !has_fleet => Reply::Silent,
             found => Reply::Deny(rule::unreadable(found.as_ref())),
         }

@@ -1,10 +1,7 @@
 //! Which kind of tool a client is about to call. The names are those of Claude Code 2.1 and Codex 0.169.
 
 use super::Input;
-use crate::guarded::{
-    self,
-    shell::{Kind, Line},
-};
+use crate::guarded::{self, shell::Line};
 use serde_json::Value;
 
 /// Tools that run a command line.
@@ -86,8 +83,7 @@ pub fn plain_fence(line: &str) -> Option<Vec<String>> {
     let parsed = Line::parse(line)?;
     let [command] = parsed.commands.as_slice() else { return None };
     let own = command.own();
-    let is_known = command.is_plain() && own.iter().all(|word| word.kind < Kind::Runs);
-    let is_plain = is_known && parsed.written.is_empty() && guarded::runs_nothing(command);
+    let is_plain = command.is_plain() && parsed.written.is_empty() && guarded::runs_nothing(command);
     let words: Vec<String> = own.iter().map(|word| word.text.clone()).collect();
     (is_plain && !verbs(&words).any(|verb| MORE_THAN_PLAIN.contains(&verb))).then_some(words)
 }
