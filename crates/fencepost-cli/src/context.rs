@@ -11,6 +11,7 @@ use crate::{
     location::{self, Location, NamedUrl},
     names::unique,
     output::Terminal,
+    session,
     settings::{File, Setting, Source},
 };
 pub use claims::resource;
@@ -138,15 +139,13 @@ impl Context {
     }
 
     pub async fn call_any(&self, op: Arc<dyn AnyOp>) -> Result<AnyReply> {
-        let reply = self.connection().await?.call_any(op.clone()).await?;
-        self.called(op.as_ref(), &reply);
-        Ok(reply)
+        let call = self.connection().await?.call_any(op.clone());
+        self.recorded(op.name(), call, |reply| session::of_call(op.as_ref(), reply)).await
     }
 
     pub async fn call_by_name(&self, name: &str, request: &str) -> Result<Value> {
-        let reply = self.connection().await?.call_by_name(name, request).await?;
-        self.called_by_name(name, request, &reply);
-        Ok(reply)
+        let call = self.connection().await?.call_by_name(name, request);
+        self.recorded(name, call, |reply| session::texts(request, reply)).await
     }
 
     /// Where the fleet is, or where `init` would create it.

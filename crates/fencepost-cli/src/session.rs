@@ -5,11 +5,9 @@ mod ends;
 mod file;
 mod standing;
 
-pub use ends::Ends;
+pub use ends::{Sessions, ends, of_call, texts};
 use fencepost::{Millis, Time, claim, claim::Verdict};
-pub use file::{
-    Known, Locked, Taken, acknowledge, ended, forget_old, given_back, known, lift, renewed, unanswered,
-};
+pub use file::{Known, Locked, Taken, acknowledge, forget_old, given_back, known, lift, renewed, unanswered};
 use serde::{Deserialize, Serialize};
 pub use standing::Standing;
 use std::collections::BTreeMap;
@@ -166,7 +164,9 @@ impl Session {
     pub fn end(&mut self, fleet: &str, token: &str, verb: &str) {
         self.held.retain(|held| !held.is(fleet, token));
         self.lost.retain(|lost| !lost.is(fleet, token));
-        let gave_up = ["fail", "release", "reject", "cancel", "unclaim", "end", "reset"].contains(&verb);
+        let gave_up =
+            ["fail", "failed", "release", "released", "reject", "cancel", "unclaim", "end", "reset"]
+                .contains(&verb);
         self.ended = Some(if gave_up { Ended::GivenUp } else { Ended::Completed });
     }
 
@@ -195,6 +195,12 @@ impl Session {
         for held in over {
             self.lose(&held.fleet, &held.token, Loss::Unconfirmed, now);
         }
+    }
+
+    /// Does it hold this claim, or did it lose it without a word of the fleet?
+    fn knows(&self, fleet: &str, token: &str) -> bool {
+        let is_unconfirmed = |lost: &Lost| lost.is(fleet, token) && lost.how == Loss::Unconfirmed;
+        self.held.iter().any(|held| held.is(fleet, token)) || self.lost.iter().any(is_unconfirmed)
     }
 
     /// Is the lease of a claim over, as far as this record knows?

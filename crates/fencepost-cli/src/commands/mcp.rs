@@ -74,7 +74,8 @@ impl Mcp {
 async fn answer(context: &Context, owner: Option<&Owner>, question: Ask) {
     match question {
         Ask::Open(reply) => {
-            let _ = reply.send(context.connection().await.cloned());
+            let fleet = context.connection().await.cloned();
+            let _ = reply.send(fleet.and_then(|fleet| Ok((fleet, context.location()?.absolute_url()))));
         }
         Ask::Keep { claim, named, record, reply } => {
             let kept =
@@ -85,10 +86,6 @@ async fn answer(context: &Context, owner: Option<&Owner>, question: Ask) {
         Ask::Remember { record, claims } => context.remember_for(&record, &claims),
         Ask::Acknowledge { record, reply } => {
             let _ = reply.send(session::acknowledge(&record, context.terminal.now()));
-        }
-        Ask::Ended { record, ends, reply } => {
-            context.ended(&[record], &ends);
-            let _ = reply.send(());
         }
         Ask::WakeKeepers => keeper::wake_all(context),
     }

@@ -3,12 +3,9 @@
 use super::Context;
 use crate::{
     identity::{self, Reason},
-    session::{self, Ends, Held, Locked},
+    session::{self, Held, Locked, Sessions},
 };
-use fencepost::{
-    claim::Claim,
-    op::{AnyOp, AnyReply},
-};
+use fencepost::{Result, claim::Claim};
 use serde_json::Value;
 
 impl Context {
@@ -61,26 +58,18 @@ impl Context {
         let _ = locked.save(now);
     }
 
-    /// The op was called. If it ended claims of the session, the session remembers that: the fleet keeps only the last end of an item.
-    pub(super) fn called(&self, op: &dyn AnyOp, reply: &AnyReply) {
-        if let Some(ends) = Ends::of_call(op, reply) {
-            self.ended(&self.session_runs(), &ends);
+    /// Calls an op. The agent's session that this process belongs to records the claims that it ends by it.
+    pub(super) async fn recorded<T>(
+        &self,
+        op: &str,
+        call: impl Future<Output = Result<T>>,
+        texts: impl FnOnce(&T) -> Result<(Value, Value)>,
+    ) -> Result<T> {
+        let runs = if session::ends(op) { self.session_runs() } else { Vec::new() };
+        if runs.is_empty() {
+            return call.await;
         }
-    }
-
-    /// The same for an op that is known by its name.
-    pub(super) fn called_by_name(&self, name: &str, request: &str, reply: &Value) {
-        let request = serde_json::from_str(request).ok();
-        if let Some(ends) = request.and_then(|request| Ends::of(name, &request, reply)) {
-            self.ended(&self.session_runs(), &ends);
-        }
-    }
-
-    /// These sessions ended claims.
-    pub fn ended(&self, runs: &[String], ends: &Ends) {
-        let Ok(location) = self.location() else { return };
-        for run in runs {
-            session::ended(run, &location.absolute_url(), ends, self.terminal.now());
-        }
+        let (fleet, address) = (self.connection().await?, self.location()?.absolute_url());
+        Sessions { runs: &runs, fleet, address: &address }.call(op, call, texts, self.terminal.now()).await
     }
 }

@@ -1,105 +1,114 @@
-//! Which claims does an op end? The fleet keeps only the last end of an item, so a session records what it ended itself.
+//! The claims of a session that an op ends. The fleet keeps only the last end of an item, so a session records what it ended itself. It must
+//! never record a claim that it lost before: then nothing would stop it.
 
-use super::resource;
-use fencepost::op::{AnyOp, AnyReply};
+use super::{Loss, Session, file};
+use fencepost::{
+    Error, Result, Time, claim,
+    op::{AnyOp, AnyReply},
+};
+use fencepost_client::Connection;
 use serde_json::Value;
 
-/// Ops that end claims. After others the fleet is asked.
-const ENDS: [&str; 18] = [
+/// Ops that name claims by their tokens. They are refused if a claim is over.
+const BY_TOKEN: [&str; 11] = [
     "claim/release",
-    "claim/unclaim",
-    "inbox/respond",
-    "loop/cancel",
     "loop/verdict",
     "mail/done",
     "mail/done_many",
     "mail/fail",
     "mail/release",
-    "mail/reset",
-    "run/end",
-    "run/settle",
     "task/accept",
-    "task/cancel",
     "task/done",
     "task/done_many",
     "task/fail",
     "task/reject",
 ];
 
-/// The claims that an op ended, and how.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ends {
-    pub verb: String,
-    which: Vec<Which>,
-    /// Claims that were lost before.
-    except: Vec<String>,
+/// Ops that end the claims of an item, a run or a board, dead ones among them.
+const OTHERS: [&str; 7] =
+    ["claim/unclaim", "inbox/respond", "loop/cancel", "mail/reset", "run/end", "run/settle", "task/cancel"];
+
+/// Does the op end claims?
+pub fn ends(op: &str) -> bool {
+    BY_TOKEN.contains(&op) || OTHERS.contains(&op)
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Which {
-    Token(String),
-    Resource(String),
-    /// All claims of a run whose resource begins so.
-    Run(String, &'static str),
-    Board(String),
+/// Some sessions and a fleet of theirs.
+#[derive(Debug, Clone, Copy)]
+pub struct Sessions<'a> {
+    pub runs: &'a [String],
+    pub fleet: &'a Connection,
+    /// The address of the fleet.
+    pub address: &'a str,
 }
 
-impl Ends {
-    /// `None` if the op ends no claims. It was called, and this is its reply.
-    pub fn of_call(op: &dyn AnyOp, reply: &AnyReply) -> Option<Self> {
-        if !ENDS.contains(&op.name()) {
-            return None;
+impl Sessions<'_> {
+    /// Calls an op, and records which claims of the sessions it ended. `texts`: its request and reply.
+    pub async fn call<T>(
+        &self,
+        op: &str,
+        call: impl Future<Output = Result<T>>,
+        texts: impl FnOnce(&T) -> Result<(Value, Value)>,
+        now: Time,
+    ) -> Result<T> {
+        let alive = if OTHERS.contains(&op) { self.alive().await } else { Vec::new() };
+        let reply = call.await?;
+        // Without the texts the hooks ask the fleet.
+        if let Ok((request, answer)) = texts(&reply) {
+            let mut ended = if BY_TOKEN.contains(&op) { named(&request, &answer) } else { Vec::new() };
+            for token in alive {
+                if !self.lives(&token).await.unwrap_or(true) {
+                    ended.push(token);
+                }
+            }
+            let verb = op.split_once('/').map_or(op, |(_, verb)| verb);
+            let verb = if op == "run/settle" { request["outcome"].as_str().unwrap_or(verb) } else { verb };
+            self.runs.iter().for_each(|run| file::ended(run, self.address, &ended, verb, now));
         }
-        let request = serde_json::from_str(op.to_json().ok()?.text()).ok()?;
-        Self::of(op.name(), &request, &serde_json::from_slice(&op.encode_reply(reply).ok()?).ok()?)
+        Ok(reply)
     }
 
-    /// The same for an op that is known by its name.
-    pub fn of(op: &str, request: &Value, reply: &Value) -> Option<Self> {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let texts =
-            |value: &Value| value.as_array().into_iter().flatten().filter_map(text).collect::<Vec<_>>();
-        let (_, verb) = op.split_once('/').filter(|_| ENDS.contains(&op))?;
-        let which = match op {
-            "mail/release" => texts(&request["tokens"]).into_iter().map(Which::Token).collect(),
-            "task/done_many" | "mail/done_many" => {
-                let results = reply["results"].as_array()?.iter();
-                let accepted = results.filter(|result| result["error"].is_null());
-                accepted.filter_map(|result| text(&result["token"])).map(Which::Token).collect()
+    /// The claims of the sessions that are alive.
+    async fn alive(&self) -> Vec<String> {
+        let mut alive = Vec::new();
+        for token in self.runs.iter().flat_map(|run| claims(&file::read(run), self.address)) {
+            if !alive.contains(&token) && self.lives(&token).await.unwrap_or(false) {
+                alive.push(token);
             }
-            "inbox/respond" => vec![match text(&request["message"])? {
-                token if token.contains('@') => Which::Token(token),
-                message => Which::Resource(message),
-            }],
-            "task/cancel" => vec![Which::Resource(format!("task/{}", text(&reply["task"]["id"])?))],
-            "claim/unclaim" => vec![Which::Resource(text(&reply["resource"])?)],
-            "run/end" | "run/settle" => vec![Which::Run(text(&reply["run"]["name"])?, "")],
-            "mail/reset" => vec![Which::Run(text(&request["run"])?, "message/")],
-            "loop/cancel" => vec![Which::Board(text(&request["id"])?)],
-            _ => vec![Which::Token(text(&request["token"])?)],
-        };
-        let verb = match request["outcome"].as_str().filter(|_| op == "run/settle") {
-            Some("failed") => "fail",
-            Some("released") => "release",
-            _ => verb,
-        };
-        Some(Self { verb: verb.to_owned(), which, except: texts(&reply["lost"]) })
+        }
+        alive
     }
 
-    /// Did it end the claim with this token? Its run is not known if it lapsed while the fleet could not be asked.
-    pub fn includes(&self, token: &str, run: Option<&str>) -> bool {
-        let item = resource(token);
-        let is_it = |which: &Which| match which {
-            Which::Token(ended) => ended == token,
-            Which::Resource(ended) => ended == item,
-            Which::Run(ended, kind) => run == Some(ended) && item.starts_with(kind),
-            Which::Board(board) => {
-                let task = item.strip_prefix("task/").and_then(|task| task.rsplit_once('-'));
-                task.is_some_and(|(of, _)| of == board)
-            }
-        };
-        self.which.iter().any(is_it) && !self.except.iter().any(|lost| lost == token)
+    async fn lives(&self, token: &str) -> Result<bool> {
+        Ok(self.fleet.call(claim::Guard::new(token)).await?.ok)
     }
+}
+
+/// The claims in this fleet that the session may hold. After a lease ended while the fleet could not be asked, the claim may be alive.
+fn claims(session: &Session, address: &str) -> Vec<String> {
+    let held = session.held.iter().map(|held| (&held.fleet, &held.token));
+    let unconfirmed = session.lost.iter().filter(|lost| lost.how == Loss::Unconfirmed);
+    let all = held.chain(unconfirmed.map(|lost| (&lost.fleet, &lost.token)));
+    all.filter(|(fleet, _)| *fleet == address).map(|(_, token)| token.clone()).collect()
+}
+
+/// The tokens of a request: one, several, or those of a batch that were accepted.
+fn named(request: &Value, reply: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let accepted = list(&reply["results"]).into_iter().filter(|result| result["error"].is_null());
+    let of_batch = accepted.map(|result| result["token"].clone());
+    let all = [request["token"].clone()].into_iter().chain(list(&request["tokens"])).chain(of_batch);
+    all.filter_map(|token| token.as_str().map(str::to_owned)).collect()
+}
+
+/// The request and the reply of a call.
+pub fn of_call(op: &dyn AnyOp, reply: &AnyReply) -> Result<(Value, Value)> {
+    texts(op.to_json()?.text(), &serde_json::from_slice(&op.encode_reply(reply)?).map_err(Error::internal)?)
+}
+
+/// The same for an op that is known by its name.
+pub fn texts(request: &str, reply: &Value) -> Result<(Value, Value)> {
+    Ok((serde_json::from_str(request).map_err(Error::internal)?, reply.clone()))
 }
 
 #[cfg(test)]
@@ -109,58 +118,21 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_an_op_ends() {
+    fn tokens_that_a_request_names() {
         let none = json!({});
         let results = json!({ "results": [
-            { "token": "task/a-1@1", "error": null }, { "token": "task/a-2@1", "error": { "code": "lease_expired" } },
+            { "token": "task/a-1@1" }, { "token": "task/a-2@1", "error": { "code": "lease_expired" } }, { "token": "task/a-3@1", "error": null },
         ] });
-        let ended = json!({ "run": { "name": "r" }, "lost": ["task/a-2@1"] });
-        for (op, request, reply, verb, tokens) in [
-            ("task/done", json!({ "token": "task/a-1@1" }), &none, "done", "task/a-1@1"),
-            ("claim/release", json!({ "token": "message/7@1" }), &none, "release", "message/7@1"),
-            ("task/reject", json!({ "token": "task/a-1@1" }), &none, "reject", "task/a-1@1"),
-            ("mail/release", json!({ "tokens": ["message/7@1", "x"] }), &none, "release", "message/7@1"),
-            ("task/done_many", none.clone(), &results, "done_many", "task/a-1@1"),
-            ("inbox/respond", json!({ "message": "message/7@1" }), &none, "respond", "message/7@1"),
-            ("inbox/respond", json!({ "message": "message/7" }), &none, "respond", "message/7@1"),
-            ("task/cancel", none.clone(), &json!({ "task": { "id": "a-1" } }), "cancel", "task/a-1@1"),
-            ("claim/unclaim", none.clone(), &json!({ "resource": "task/a-1" }), "unclaim", "task/a-1@1"),
-            ("run/end", none.clone(), &ended, "end", "task/a-1@1 task/ab-1@1 message/7@1"),
-            (
-                "run/settle",
-                json!({ "outcome": "failed" }),
-                &ended,
-                "fail",
-                "task/a-1@1 task/ab-1@1 message/7@1",
-            ),
-            (
-                "run/settle",
-                json!({ "outcome": "done" }),
-                &ended,
-                "settle",
-                "task/a-1@1 task/ab-1@1 message/7@1",
-            ),
-            ("mail/reset", json!({ "run": "r" }), &none, "reset", "message/7@1"),
-            ("loop/cancel", json!({ "id": "a" }), &none, "cancel", "task/a-1@1 task/a-2@1"),
+        for (request, reply, tokens) in [
+            (json!({ "token": "task/a-1@1", "output": "task/a-9@1" }), &none, "task/a-1@1"),
+            (json!({ "tokens": ["message/7@1", "message/8@1"] }), &none, "message/7@1 message/8@1"),
+            (json!({ "tasks": [{ "token": "task/a-2@1" }] }), &results, "task/a-1@1 task/a-3@1"),
+            (json!({ "task": "a-1", "token": null }), &none, ""),
         ] {
+            assert_eq!(named(&request, reply).join(" "), tokens, "{request}");
+        }
+        for op in BY_TOKEN.iter().chain(&OTHERS) {
             assert!(op::find(op).is_ok(), "{op}");
-            let ends = Ends::of(op, &request, reply).expect(op);
-            let all = ["task/a-1@1", "task/a-2@1", "task/ab-1@1", "message/7@1"];
-            let held = all.into_iter().filter(|token| ends.includes(token, Some("r")));
-            assert_eq!(
-                (ends.verb.as_str(), held.collect::<Vec<_>>().join(" ").as_str()),
-                (verb, tokens),
-                "{op}"
-            );
         }
-        // All messages of a mailbox, whoever holds them: the fleet knows.
-        assert_eq!(Ends::of("mail/reset", &json!({ "mailbox": "box" }), &none), None);
-        for op in
-            ["task/claim", "task/progress", "claim/renew", "mail/checkpoint", "run/renew", "once/finish"]
-        {
-            assert_eq!(Ends::of(op, &json!({ "token": "task/a-1@1" }), &ended), None, "{op}");
-        }
-        let of_other = Ends::of("run/end", &none, &ended).expect("an end");
-        assert!(!of_other.includes("task/a-1@1", Some("s")) && !of_other.includes("task/a-1@1", None));
     }
 }

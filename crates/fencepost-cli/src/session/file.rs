@@ -1,6 +1,6 @@
 //! The file of a session.
 
-use super::{Ends, Lift, Loss, Lost, SILENT_FOR, Session};
+use super::{Lift, Lost, SILENT_FOR, Session};
 use crate::{
     identity::recorded,
     private_files::{Directory, Missing},
@@ -92,7 +92,7 @@ pub struct Known {
 }
 
 /// The record of this run, without a lock.
-fn read(run: &str) -> Session {
+pub fn read(run: &str) -> Session {
     recorded::directory().ok().and_then(|directory| parse(&directory, &name(run))).unwrap_or_default()
 }
 
@@ -138,35 +138,27 @@ pub fn acknowledge(run: &str, now: Time) -> Result<Vec<Lost>> {
     Ok(acknowledged)
 }
 
-/// The session ended claims in this fleet.
-pub fn ended(run: &str, fleet: &str, ends: &Ends, now: Time) {
-    end_where(run, fleet, &ends.verb, |token, run| ends.includes(token, run), now);
+/// The session ended those of its claims in this fleet that have one of these tokens.
+pub fn ended(run: &str, fleet: &str, tokens: &[String], verb: &str, now: Time) {
+    let is_known = |session: &Session| tokens.iter().any(|token| session.knows(fleet, token));
+    // Most commands end nothing of most sessions, and need no lock.
+    if !is_known(&read(run)) {
+        return;
+    }
+    let mut locked = Locked::open(run);
+    for token in tokens {
+        if locked.session.knows(fleet, token) {
+            locked.session.end(fleet, token, verb);
+        }
+    }
+    // Without the record the hooks ask the fleet.
+    let _ = locked.save(now);
 }
 
 /// The session is over, and gave these claims back.
 pub fn given_back(run: &str, fleet: &str, claims: &[Claim], now: Time) {
-    end_where(run, fleet, "release", |token, _| claims.iter().any(|claim| claim.token == token), now);
-}
-
-/// `is_ended`: of a token and the run that holds it. After a claim lapsed while the fleet could not be asked, its run is not known.
-fn end_where(run: &str, fleet: &str, verb: &str, is_ended: impl Fn(&str, Option<&str>) -> bool, now: Time) {
-    let ended = |session: &Session| -> Vec<String> {
-        let held = session.held.iter().filter(|held| held.fleet == fleet);
-        let held = held.map(|held| (&held.token, Some(held.run.as_str())));
-        let lapsed = session.lost.iter().filter(|lost| lost.fleet == fleet && lost.how == Loss::Unconfirmed);
-        let all = held.chain(lapsed.map(|lost| (&lost.token, None)));
-        all.filter(|(token, run)| is_ended(token, *run)).map(|(token, _)| token.clone()).collect()
-    };
-    // Most commands end nothing of most sessions, and need no lock.
-    if ended(&read(run)).is_empty() {
-        return;
-    }
-    let mut locked = Locked::open(run);
-    for token in ended(&locked.session) {
-        locked.session.end(fleet, &token, verb);
-    }
-    // Without the record the hooks ask the fleet.
-    let _ = locked.save(now);
+    let tokens: Vec<String> = claims.iter().map(|claim| claim.token.clone()).collect();
+    ended(run, fleet, &tokens, "release", now);
 }
 
 /// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.

@@ -199,6 +199,7 @@ on_both! {
         sealed.ok(&["agent", "join", "eve"]);
         sealed.ok(&["add", "offered", "--board", "other", "--offer", "bob"]);
         sealed.ok(&["mail", "push", "box", "x"]);
+        sealed.write("prd.json", r#"{ "userStories": [{ "id": "US-1", "title": "one", "acceptanceCriteria": ["x"] }] }"#);
         for script in [
             "fence claim auth-1 --run x; fence end x",
             "fence claim auth-2; fence cancel auth-2",
@@ -210,6 +211,8 @@ on_both! {
             "fence claim auth-7 --run y; fence call run/end '{\"run\": \"y\"}'",
             "fence claim auth-8; fence call claim/release '{\"token\": \"task/auth-8@1\"}'",
             "fence mail claim box; fence mail reset",
+            "fence mail claim box; fence mail reset box",
+            "fence loop start web --prd prd.json; fence loop next web; fence loop cancel web",
         ] {
             let said = in_session(&sealed, "claude", &format!("set -e; {script} >/dev/null; exit 0"));
             assert_eq!((said.code, said.err.as_str()), (0, ""), "{script}: {said:?}");
@@ -217,6 +220,35 @@ on_both! {
             passes(&hook(&sealed, "claude", "post-tool-use"));
             edits(&sealed, "claude").iter().for_each(passes);
         }
+    }
+
+    /// A lost claim stays lost, whatever the session ends afterwards.
+    fn ops_on_other_claims_hide_no_loss(sealed: Sealed) {
+        fleet(&sealed, 6);
+        for (task, script) in [
+            ("auth-1", "fence end"),
+            ("auth-2", "fence unclaim auth-2"),
+            ("auth-3", "fence cancel auth-3"),
+            ("auth-4", "fence call run/end \"{\\\"run\\\": \\\"$(fence whoami --json | grep -o 'claude-[0-9a-f-]*' | head -1)\\\"}\""),
+            ("auth-5", "fence release task/auth-5@2; fence done task/auth-5@2; fence mail reset"),
+        ] {
+            let token = claimed(&sealed, "claude", task);
+            sealed.ok(&["unclaim", task]);
+            let taken = sealed.ok(&["claim", task, "--run", &format!("other-{task}"), "-q"]);
+            assert_ne!(taken, token);
+            in_session(&sealed, "claude", &format!("{script} >/dev/null"));
+            assert!(denied(&before(&sealed, "claude", "git push", &[])).contains(&token), "{script}");
+            edits(&sealed, "claude").iter().for_each(|said| assert!(denied(said).contains(&token), "{script}"));
+            assert_eq!(in_session(&sealed, "claude", "fence ack; exit $?").code, 0);
+        }
+        // A message of another mailbox is held all the same.
+        sealed.ok(&["mail", "push", "box", "x"]);
+        let said = in_session(&sealed, "claude", "fence mail claim box -q --run x && fence mail reset other --mine && fence mail reset other; exit $?");
+        assert_eq!(said.code, 0, "{said:?}");
+        assert_eq!(record(&sealed, &session("claude"))["held"][0]["token"], "message/1@1");
+        sealed.ok(&["mail", "reset", "box"]);
+        denied(&before(&sealed, "claude", "git push", &[]));
+        edits(&sealed, "claude").iter().for_each(|said| assert!(denied(said).contains("message/1@1")));
     }
 
     /// By a tool of MCP. The fleet keeps only the last end of a task.

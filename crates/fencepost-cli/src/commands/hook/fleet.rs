@@ -9,8 +9,10 @@ use fencepost_client::Connection;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The time for all answers together. The shell code around a hook ends it after 20 s, and then lets most commands pass.
+/// The time for all answers together.
 const ANSWERS: Millis = Millis::seconds(8);
+/// The longest that a person may set. The shell code around a hook ends it after 20 s, and then lets most commands pass.
+const LONGEST: Millis = Millis::seconds(15);
 /// How often a locked record is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
@@ -24,7 +26,7 @@ pub struct Deadline {
 impl Deadline {
     pub fn from_now() -> Self {
         let named = variable("FENCE_HOOK_TIMEOUT").and_then(|text| super::super::duration(&text).ok());
-        let limit = named.unwrap_or(ANSWERS);
+        let limit = named.unwrap_or(ANSWERS).min(LONGEST);
         Self { at: Instant::now() + Duration::from(limit), limit }
     }
 

@@ -49,6 +49,7 @@ impl Next {
                     .await?
             }
         };
+        context.remember(reply.claim.as_slice());
         let quiet = self.quiet && !context.json();
         match (&reply.claim, quiet) {
             (Some(claim), true) => streams::print(&claim.token)?,

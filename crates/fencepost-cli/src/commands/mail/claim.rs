@@ -55,6 +55,7 @@ impl Claim {
             None => context.call(op(None)).await?,
             wait => context.call_while_read(wait, op, wait_reason).await?,
         };
+        context.remember(&reply.claims.iter().map(|taken| taken.claim.clone()).collect::<Vec<_>>());
         if let (true, Some(first)) = (self.quiet, reply.claims.first()) {
             context.warn_of_lease(&first.claim);
         }

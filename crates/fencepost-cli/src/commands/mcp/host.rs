@@ -5,10 +5,10 @@ use crate::{
     environment::variable,
     identity::{self, Identity, Reason},
     names::unique,
-    session::{Ends, Lost},
+    session::{self, Lost, Sessions},
 };
 use fencepost::{
-    BoxFuture, Code, Error, Millis, Result,
+    BoxFuture, Clock, Code, Error, Millis, Result,
     claim::Claim,
     op::{AnyOp, AnyReply},
     run,
@@ -25,16 +25,14 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 /// A question to the task that has the context.
 #[derive(Debug)]
 pub enum Ask {
-    /// Open the fleet.
-    Open(oneshot::Sender<Result<Connection>>),
+    /// Open the fleet, and tell its address.
+    Open(oneshot::Sender<Result<(Connection, String)>>),
     /// Start a keeper for the run of this claim.
     Keep { claim: Claim, named: bool, record: String, reply: oneshot::Sender<Result<()>> },
     /// The hooks of the session with this record look after these claims.
     Remember { record: String, claims: Vec<Claim> },
     /// The session with this record knows what it lost.
     Acknowledge { record: String, reply: oneshot::Sender<Result<Vec<Lost>>> },
-    /// The session with this record ended claims.
-    Ended { record: String, ends: Ends, reply: oneshot::Sender<()> },
     /// A claim ended, and perhaps nothing is left to keep.
     WakeKeepers,
 }
@@ -94,7 +92,7 @@ pub struct Stdio {
     claim: Option<String>,
     lease: Millis,
     connection: Arc<fencepost_mcp::Connection>,
-    fleet: OnceCell<Connection>,
+    fleet: OnceCell<(Connection, String)>,
     ask: mpsc::UnboundedSender<Ask>,
     /// Runs that this process renews, because no keeper could be started.
     renewed: Mutex<HashSet<String>>,
@@ -123,8 +121,12 @@ impl Stdio {
     }
 
     /// The fleet. It may not exist yet when the client starts, so an error is not kept.
-    async fn fleet(&self) -> Result<&Connection> {
+    async fn opened(&self) -> Result<&(Connection, String)> {
         self.fleet.get_or_try_init(|| async { self.asked(Ask::Open).await?.map_err(missing) }).await
+    }
+
+    async fn fleet(&self) -> Result<&Connection> {
+        Ok(&self.opened().await?.0)
     }
 
     async fn asked<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T> {
@@ -188,15 +190,17 @@ impl Host for Stdio {
         op: Arc<dyn AnyOp>,
     ) -> BoxFuture<'h, Result<AnyReply>> {
         Box::pin(async move {
-            let fleet = self.fleet().await?;
+            let (fleet, address) = self.opened().await?;
             let fleet = if acting.run.is_empty() { fleet.clone() } else { fleet.in_run(&acting.run) };
+            if session::ends(op.name()) {
+                // Recorded before the reply, after which the client's hooks look.
+                let sessions = Sessions { runs: &[record(acting)], fleet: &fleet, address };
+                let texts = |reply: &AnyReply| session::of_call(op.as_ref(), reply);
+                let call = fleet.call_any(op.clone());
+                return sessions.call(op.name(), call, texts, Clock::System.read()).await;
+            }
             if op.wait().is_none() {
-                let reply = fleet.call_any(op.clone()).await?;
-                if let Some(ends) = Ends::of_call(op.as_ref(), &reply) {
-                    // Before the reply, after which the client's hooks look.
-                    self.asked(|reply| Ask::Ended { record: record(acting), ends, reply }).await?;
-                }
-                return Ok(reply);
+                return fleet.call_any(op).await;
             }
             // A claim for a client that is gone would be nobody's.
             let answer = unless(self.connection.closed(), fleet.call_any(op)).await;
