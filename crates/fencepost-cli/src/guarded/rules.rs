@@ -6,7 +6,6 @@ use super::{Found, shell::Command, words};
 /// deploy without a subcommand, and verbs with an everyday harmless use (`aws s3 cp`, `systemctl restart`).
 pub const DEFAULT: &[&str] = &[
     "git push|send-pack",
-    "git subtree|lfs push",
     "gh pr create|new|merge",
     "gh release create|new|upload|edit|delete|delete-asset",
     "gh repo create|new|delete|archive|rename",
@@ -15,9 +14,8 @@ pub const DEFAULT: &[&str] = &[
     "npm pub|unpublish|deprecate",
     "cargo publish|yank",
     "twine upload",
-    "gem push|yank",
     "mix hex.publish",
-    "nuget push",
+    "gem|nuget push|yank",
     "docker|podman|buildah|nerdctl push|--push",
     "kubectl|oc apply|create|delete|edit|patch|replace|scale|set|drain|cordon|taint",
     "kubectl|oc rollout restart|undo|pause|resume",
@@ -27,8 +25,7 @@ pub const DEFAULT: &[&str] = &[
     "cdk|sam|serverless|sls deploy|destroy|remove",
     "aws cloudformation deploy|create-stack|update-stack|delete-stack",
     "gcloud app|run|functions deploy",
-    "fly|flyctl|vercel|netlify|firebase|wrangler deploy",
-    "vercel --prod",
+    "fly|flyctl|vercel|netlify|firebase|wrangler deploy|--prod",
 ];
 
 #[derive(Debug, Clone)]
@@ -54,8 +51,7 @@ impl Rules {
 
     /// Does a rule begin with this program, and with this subcommand or one of the command's options?
     pub(super) fn guard(&self, command: &Command, subcommand: &str) -> bool {
-        let options =
-            command.own().iter().map(|word| word.text.as_str()).filter(|word| word.starts_with('-'));
+        let options = command.own().iter().map(|word| &*word.text).filter(|word| word.starts_with('-'));
         let seconds: Vec<String> = options.chain([subcommand]).map(str::to_lowercase).collect();
         self.0.iter().any(|rule| {
             rule.words[0].contains(&command.word(0).to_lowercase())
@@ -92,11 +88,11 @@ impl Rule {
     /// The words in their order, anywhere. The line is searched twice, so that `echo push | xargs git` is found as well.
     fn found_in(&self, line: &[words::Word]) -> Option<Found> {
         let mut twice = line.iter().chain(line);
-        let mut find = |(place, words): (usize, &Vec<String>)| {
-            let found = twice.find(|word| words.contains(&word.text) && (place == 0 || !word.is_program));
-            found.map(|word| word.text.as_str())
-        };
-        let found = self.words.iter().enumerate().map(&mut find).collect::<Option<Vec<_>>>()?;
+        let mut found = Vec::new();
+        for (place, words) in self.words.iter().enumerate() {
+            let word = twice.find(|word| words.contains(&word.text) && (place == 0 || !word.is_program))?;
+            found.push(word.text.as_str());
+        }
         Some(Found { rule: self.text.clone(), command: found.join(" ") })
     }
 }

@@ -209,7 +209,10 @@ impl<'a> Line<'a> {
                 ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | ')' if !in_quotes => break,
                 '(' if !in_quotes => return None,
                 _ => {
-                    if self.skip("\\") {
+                    // In quotes it is itself before other characters.
+                    let after = self.rest().strip_prefix('\\');
+                    if after.is_some_and(|after| !in_quotes || after.starts_with(['$', '`', '"', '\\'])) {
+                        self.at += 1;
                         word.add(Kind::Quoted, "");
                     } else {
                         word.is_pattern |= !in_quotes && "*?[{".contains(next);
@@ -227,7 +230,6 @@ impl<'a> Line<'a> {
     fn expansion(&mut self, word: &mut Word, in_quotes: bool) -> Option<()> {
         let from = self.at;
         self.at += 1;
-        let mut kind = Kind::Expands;
         if self.skip("(") {
             // A here-document that was announced before could begin in it.
             let (first, is_early) = (self.commands.len(), !self.awaited.is_empty());
@@ -235,9 +237,12 @@ impl<'a> Line<'a> {
             (self.skip(")") && !is_early && self.awaited.is_empty()).then_some(())?;
             // `"$(cat <<'EOF' …)"` is text.
             let mut inner = self.commands[first..].iter().filter(|command| !command.words.is_empty());
-            let is_cat = |cat: &Command| cat.word(0) == "cat" && cat.words.len() == cat.documents.len();
-            let is_text = in_quotes && inner.next().is_some_and(is_cat) && inner.next().is_none();
-            kind = if is_text { Kind::Quoted } else { Kind::Runs };
+            let is_cat = |cat: &&Command| cat.word(0) == "cat" && cat.words.len() == cat.documents.len();
+            if let (true, Some(cat), None) = (in_quotes, inner.next().filter(is_cat), inner.next()) {
+                word.add(Kind::Quoted, self.text[cat.documents[0].clone()].trim_end_matches('\n'));
+                return Some(());
+            }
+            word.add(Kind::Runs, "");
         } else if self.skip("{") {
             self.skip_while(|c| c.is_ascii_alphanumeric() || "_#@*?-".contains(c));
             self.skip("}").then_some(())?;
@@ -245,7 +250,7 @@ impl<'a> Line<'a> {
             self.skip_while(|c| c.is_ascii_alphanumeric() || c == '_');
         }
         let text = &self.text[from..self.at];
-        word.add(kind, text);
+        word.add(Kind::Expands, text);
         // The last word of the command before.
         (text != "$_" && text != "${_}").then_some(())
     }

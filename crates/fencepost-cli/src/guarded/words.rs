@@ -1,7 +1,6 @@
 //! The words of a line, as a net sees them: whatever quotes, separators and expansions stand around them.
 
 /// A word of a line, in lower case.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
     pub text: String,
     /// It is the last part of a path, and can only be a program: `/usr/bin/git`, `alpine/helm:3.14`, but not `docs/push`.
@@ -41,15 +40,16 @@ fn add(word: &str, words: &mut Vec<Word>) {
     let name = word.rsplit('/').next().and_then(|name| name.split(':').next()).unwrap_or(word);
     let name = name.trim_start_matches(['-', '+']);
     let short = [".exe", ".cmd", ".bat"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
-    words.push(Word { text: short.to_owned(), is_program: true });
+    let mut push = |text: &str, is_program| words.push(Word { text: text.to_owned(), is_program });
+    push(short, true);
     // `git-push` in git's own directory is `git push`.
     if let Some(verb) = short.strip_prefix("git-") {
-        words.push(Word { text: "git".into(), is_program: true });
-        words.push(Word { text: verb.to_owned(), is_program: false });
+        push("git", true);
+        push(verb, false);
     }
     // `s/x/git push/e`, but not `docs/push`.
-    let texts = [word.split('/').next().unwrap_or(word), word];
-    words.extend(texts.map(|text| Word { text: text.to_owned(), is_program: false }));
+    push(word.split('/').next().unwrap_or(word), false);
+    push(word, false);
 }
 
 /// Without quotes, which join what stands around them, and without `$NAME`, which separates.

@@ -356,7 +356,6 @@ pub const CAUGHT: &[&str] = &[
     "cat <<'A' $(echo\ngit push\nA\n)",
     "echo $['a[$(git push)]']",
     "fence $(cat <<'X'\nlock a -- git push\nX\n)",
-    "fence \"$(cat <<'X'\nlock a -- git push\nX\n)\"",
     "echo 'lock a -- git push' > y; fence $(cat < y)",
     "printf {-v,x} 'git push'; $x",
     "o=-v; printf $o x 'git push'; $x",
@@ -408,6 +407,29 @@ pub const CAUGHT: &[&str] = &[
     "s='system(\"git push\")'; awk \"BEGIN{$s}\"",
     "xargs sh -c 'git push'",
     "ls | xargs -I{} git push",
+    // By a second attack on them.
+    "cat <<\"E\\OF\"\nE\\OF\ngit push\nEOF",
+    "sed \"\\s,x,s e git push #,p\" <<< \",x,\"",
+    "x=alias\ncommand $x echo=\necho git push",
+    "al{ias,} echo=\necho git push",
+    "x=ias\nal$x echo=\necho git push",
+    "x=val; e$x 'echo() { git \"$@\"; }'; echo push",
+    "v=trap; command $v '${BASH_COMMAND#echo }' DEBUG; echo git push",
+    "set -H -o history\necho git push\n^echo ^^",
+    "echo git push; sh /dev/stdout",
+    "echo 'git push' > x; source /dev/fd/1",
+    "sh /proc/$$/cmdline # git push\necho 'git push'",
+    "echo git push; eval \"$BASH_EXECUTION_STRING\"",
+    "git switch -q -c push; b=$(git branch --show-current); git $b origin $b",
+    "git checkout -q -b push && git \"$(git branch --show-current)\"",
+    "export EDITOR=sh && git commit -q -e -F - <<'EOF'\ngit push\nEOF",
+    "git config core.editor sh\ngit commit -e -m 'git push'",
+    "git grep \"$(cat <<'EOF'\n-Ogit push origin main; true\nEOF\n)\" foo",
+    "printf \"$(cat <<'X'\n-vc\nX\n)\" 'git push'; env $c",
+    "tee ~/.local/bin/ls <<'EOF'\ngit push\nEOF\nchmod +x ~/.local/bin/ls; ls",
+    "cd .gi*/hoo*s; tee pre-commit <<'EOF'\ngit push\nEOF\nchmod +x pre-commit; git commit",
+    "tee 'a[$(git push)]' </dev/null; for x in a*; do test -v \"$x\"; done",
+    "PATH=.:$PATH; echo 'git push' | head",
 ];
 
 /// Their words are proven harmless, or are not those of a rule.
@@ -526,6 +548,8 @@ pub const HARMLESS: &[&str] = &[
     "awk '/npm publish/' x | head",
     "git for-each-ref --format='%(refname:short) %(push:short)'",
     "git commit -m \"$(cat <<'EOF'\nThe end of a git push\nEOF\n)\"",
+    "grep -rn 'git push' docs | awk -F: '{print $1}'",
+    "echo \"say \\\"git push\\\" or \\$x, C:\\temp\"",
 ];
 
 /// They may run a guarded command, and its words are not in them: out of reach, as the module's description says.
