@@ -125,6 +125,8 @@ pub(crate) struct Settlement {
     pub outcome: Outcome,
     /// The key of the run, which is locked.
     pub run: i64,
+    /// Stored as the verb that ended the claims of released items: `release`, or `pause` if an operator took them away.
+    pub release_verb: &'static str,
     pub output: Option<String>,
     /// The delay until the item can be claimed again, if not the noun's own. A noun without delays ignores it.
     pub delay: Option<Millis>,

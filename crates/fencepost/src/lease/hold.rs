@@ -23,6 +23,9 @@ pub struct Claim {
     pub claimed_at: Time,
     /// The claim expires at this time if its run is not renewed.
     pub expires_at: Time,
+    /// The end of the claim's own time (`max_ms`), which a renewal does not extend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_at: Option<Time>,
     /// The run's lease, if it is longer than the requested `ttl_ms`: a lease never becomes shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_kept_ms: Option<Millis>,
@@ -80,6 +83,7 @@ impl Hold {
             agent: self.agent.clone(),
             claimed_at: self.claimed_at,
             expires_at: self.expires_at(),
+            limit_at: self.until,
             lease_kept_ms: self.lease_kept,
             waiting_at: None,
         }

@@ -190,7 +190,10 @@ on_both! {
             guard task/auth-4@1                           -> ok=true
             guard lock/pool-notice/bob@1                  -> ok=false
             guard message/3@1                             -> ok=true
-            done task/auth-3@1                            -> refused already_finished
+            guard task/auth-3@1                           -> ok=false ended_by=none
+            guard message/1@1                             -> ok=false ended_by=none
+            guard mentions/bob/c@1                        -> ok=false ended_by=none
+            done task/auth-3@1                            -> refused lease_expired ended_by=pause
             run/settle b3                                 -> refused already_finished
             run/settle b3 outcome=released                -> back=message/1@1,message/2@1
             run/settle b2 outcome=released                -> left=task/auth-2@1

@@ -70,7 +70,7 @@ impl Claimable for Mentions {
         token: &'t Token,
         _note: Option<&'t str>,
     ) -> BoxFuture<'t, Result<String>> {
-        Box::pin(release::release(tx, token))
+        Box::pin(release::release(tx, token, "release"))
     }
     fn unclaim<'t>(
         &'t self,
@@ -106,7 +106,9 @@ impl Claimable for Mentions {
             match settlement.outcome {
                 Outcome::Done => reader::settle(tx, &held).await.map(|()| true),
                 Outcome::Failed => release::fail(tx, &held, settlement.run).await.map(|()| true),
-                Outcome::Released => release::release(tx, token).await.map(|_| false),
+                Outcome::Released => {
+                    release::release(tx, token, settlement.release_verb).await.map(|_| false)
+                }
             }
         })
     }

@@ -16,11 +16,12 @@ use crate::{
     log::Event,
 };
 
-pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
+/// `verb`: stored as the end of the claim.
+pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token, verb: &str) -> Result<String> {
     let (agent, channel) = parts(token.resource.id());
     let found = load_locked(tx, agent, channel).await?;
     if let Some(reader) = &found
-        && reader.last == Some(Last::new(token.fence, "release", &[]))
+        && reader.last == Some(Last::new(token.fence, verb, &[]))
     {
         return Ok(reader.state().into());
     }
@@ -28,7 +29,7 @@ pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
     let run_key = require(state.as_ref(), token, tx.now)?.run_key;
     let found = found.ok_or_else(|| Error::internal("a token without a reader row"))?;
     // A released attempt does not count.
-    let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("release") };
+    let free = Record { attempts: (found.attempts - 1).max(0), ..found.free(verb) };
     let event = free.event("mentions.released", &found).insert(tx);
     if write_logged(tx, free.save(&found, Some(run_key), tx.now), event).await? == 0 {
         return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment")));

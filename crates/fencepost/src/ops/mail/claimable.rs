@@ -86,7 +86,7 @@ impl Claimable for Messages {
     ) -> BoxFuture<'t, Result<String>> {
         Box::pin(async move {
             let tokens = [(message_number(token.resource.id()), token.clone())].into();
-            let released = release::release(tx, &tokens, None).await?;
+            let released = release::release(tx, &tokens, None, "release").await?;
             Ok(released.first().map_or("pending", |message| message.status().as_str()).into())
         })
     }
@@ -130,7 +130,8 @@ impl Claimable for Messages {
                 Outcome::Released => {
                     let tokens = [(message_number(token.resource.id()), token.clone())].into();
                     let writes = tx.notes.writes;
-                    let released = release::release(tx, &tokens, settlement.delay).await;
+                    let released =
+                        release::release(tx, &tokens, settlement.delay, settlement.release_verb).await;
                     tx.part_of("the release", writes, released).map(|_| false)
                 }
             }

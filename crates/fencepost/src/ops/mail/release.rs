@@ -59,7 +59,7 @@ impl Op for Release {
                 return Err(Error::invalid("tokens", format!("names message {id} twice")));
             }
         }
-        let released = release(tx, &tokens, None).await?;
+        let released = release(tx, &tokens, None, "release").await?;
         Ok(Released { messages: released.into_iter().map(|message| message.view(tx.now)).collect() })
     }
 }
@@ -71,11 +71,12 @@ pub(super) fn give_back(message: &Record, verb: &str, tx: &Tx<'_>) -> Record {
     back
 }
 
-/// The holder gives messages back. `delay`: nobody can claim them for this long.
+/// Messages are given back. `delay`: nobody can claim them for this long. `verb`: stored as the end of their claims.
 pub(crate) async fn release(
     tx: &mut Tx<'_>,
     tokens: &HashMap<i64, Token>,
     delay: Option<Millis>,
+    verb: &str,
 ) -> Result<Vec<Record>> {
     let delayed_until = delay.filter(|delay| delay.0 > 0).map(|delay| tx.now.plus(delay));
     let mut ids: Vec<i64> = tokens.keys().copied().collect();
@@ -85,13 +86,13 @@ pub(crate) async fn release(
     for id in ids {
         let (found, token) = (found.remove(&id), &tokens[&id]);
         let message = match found {
-            Some(message) if is_repeat(tx, message.last.as_ref(), token, "release", &[None])? => {
+            Some(message) if is_repeat(tx, message.last.as_ref(), token, verb, &[None])? => {
                 released.push(message);
                 continue;
             }
             found => held(found, token, tx)?,
         };
-        let back = Record { lapsed: 0, delayed_until, ..give_back(&message, "release", tx) };
+        let back = Record { lapsed: 0, delayed_until, ..give_back(&message, verb, tx) };
         released.push(back.clone());
         changes.push((message, back));
     }

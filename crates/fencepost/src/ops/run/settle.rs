@@ -105,7 +105,7 @@ impl Op for Settle {
         let (trigger, host) = read
             .first()
             .map_or(Ok((None, None)), |row| Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?)))?;
-        let given = self.end(tx, &row, given, &held).await?;
+        let given = self.end(tx, &row, given, &held, "release").await?;
         let run = RunRow { ended_at: Some(tx.now), reason: Some(self.outcome.as_str().into()), ..row };
         let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run.view(tx.now) };
         Ok(given.into_reply(run))
@@ -114,9 +114,16 @@ impl Op for Settle {
 
 impl Settle {
     /// Ends a living run, which is locked, and everything that it still holds. Returns the stored report.
-    async fn end(&self, tx: &mut Tx<'_>, row: &RunRow, mut given: Given, held: &[String]) -> Result<Given> {
+    async fn end(
+        &self,
+        tx: &mut Tx<'_>,
+        row: &RunRow,
+        mut given: Given,
+        held: &[String],
+        release_verb: &'static str,
+    ) -> Result<Given> {
         given.settled = Some(Vec::new());
-        let settlement = self.settlement(row.key);
+        let settlement = self.settlement(row.key, release_verb);
         for token in given.tokens()? {
             // The holder ended this claim before, which is kept, or it was lost.
             if !held.contains(&token.to_string()) {
@@ -176,8 +183,9 @@ pub fn notice_lock(agent: &str) -> String {
     format!("pool-notice/{agent}")
 }
 
-/// Ends the live triggers of these agents, as if each was settled as `released`, and the runs that follow a notice about the
-/// pool. Returns the names of the runs. The caller has locked the agents, so that no poll begins another trigger.
+/// Ends the live triggers of these agents: each is settled as `released`, but its holder did not give the items back, it lost them.
+/// Also ends the runs that follow a notice about the pool. Returns the names of the runs. The caller has locked the agents, so that
+/// no poll begins another trigger.
 pub(crate) async fn release_triggers<'a>(
     tx: &mut Tx<'_>,
     agents: impl Iterator<Item = &'a str>,
@@ -213,7 +221,7 @@ pub(crate) async fn release_triggers<'a>(
         let given = settle.given(given.first())?;
         let held = answers.take(held).rows;
         let held = held.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
-        settle.end(tx, &run, given, &held).await?;
+        settle.end(tx, &run, given, &held, "pause").await?;
         ended.push(run.name);
     }
     Ok(ended)
@@ -265,11 +273,12 @@ impl Settle {
         Last::new(0, "settle", &content).digest
     }
 
-    fn settlement(&self, run: i64) -> Settlement {
+    fn settlement(&self, run: i64, release_verb: &'static str) -> Settlement {
         let reason = self.reason.clone().or_else(|| self.exit.clone());
         Settlement {
             outcome: self.outcome,
             run,
+            release_verb,
             output: self.output.clone(),
             delay: self.delay_ms,
             reason: reason.unwrap_or_else(|| "its run failed".into()),

@@ -87,7 +87,10 @@ impl Claimable for Tasks {
         token: &'t Token,
         note: Option<&'t str>,
     ) -> BoxFuture<'t, Result<String>> {
-        Box::pin(async move { release::release(tx, &task_id(token.resource.id())?, token, note, None).await })
+        Box::pin(async move {
+            let id = task_id(token.resource.id())?;
+            release::release(tx, &id, token, note, None, "release").await
+        })
     }
     fn unclaim<'t>(
         &'t self,
@@ -126,7 +129,9 @@ impl Claimable for Tasks {
                 }
                 Outcome::Released => {
                     let (id, writes) = (task_id(token.resource.id())?, tx.notes.writes);
-                    let released = release::release(tx, &id, token, None, settlement.delay).await;
+                    let released =
+                        release::release(tx, &id, token, None, settlement.delay, settlement.release_verb)
+                            .await;
                     tx.part_of("the release", writes, released).map(|_| false)
                 }
             }

@@ -31,24 +31,25 @@ pub(super) fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>])
     task.end_claim(verb, content, next);
 }
 
-/// The holder gives the task back. `delay`: nobody can claim it for this long; an offer has no delay.
+/// The task is given back. `delay`: nobody can claim it for this long; an offer has no delay. `verb`: stored as the end of the claim.
 pub(crate) async fn release(
     tx: &mut Tx<'_>,
     id: &TaskId,
     token: &Token,
     note: Option<&str>,
     delay: Option<Millis>,
+    verb: &str,
 ) -> Result<String> {
     let found = load_locked(tx, id).await?;
     if let Some(task) = &found
-        && is_repeat(tx, task.last.as_ref(), token, "release", &[note])?
+        && is_repeat(tx, task.last.as_ref(), token, verb, &[note])?
     {
         return Ok(task.status().as_str().into());
     }
     require(found.as_ref().map(Record::claim_state).as_ref(), token, tx.now)?;
     let found = found.ok_or_else(|| not_found(id))?;
     let mut task = Record { updated_at: tx.now, ..found.clone() };
-    give_back(&mut task, "release", &[note]);
+    give_back(&mut task, verb, &[note]);
     task.lapsed = false;
     if !matches!(task.phase, Phase::Offered) {
         task.delayed_until = delay.filter(|delay| delay.0 > 0).map(|delay| tx.now.plus(delay));
