@@ -56,6 +56,9 @@ pub struct Held {
     pub run: String,
     /// The end of its lease, unless it is renewed. After it the fleet is asked.
     pub until: Time,
+    /// The end of its own time (`--max`), which a renewal does not extend.
+    #[serde(default)]
+    pub limit: Option<Time>,
 }
 
 /// A claim that the session did not end itself.
@@ -113,7 +116,8 @@ impl Held {
     /// A claim that the fleet just confirmed. Its clock may be behind ours.
     pub fn confirmed(claim: &claim::Claim, fleet: &str, now: Time) -> Self {
         let until = claim.expires_at.max(now.plus(CONFIRMED));
-        Self { token: claim.token.clone(), fleet: fleet.to_owned(), run: claim.run.clone(), until }
+        let limit = claim.limit_at;
+        Self { token: claim.token.clone(), fleet: fleet.to_owned(), run: claim.run.clone(), until, limit }
     }
 
     fn is(&self, fleet: &str, token: &str) -> bool {
@@ -153,10 +157,10 @@ impl Session {
         }
     }
 
-    /// The run was renewed until then. A claim may end earlier, and is asked about then.
+    /// The run was renewed until then.
     pub fn renew(&mut self, fleet: &str, run: &str, until: Time) {
         for held in self.held.iter_mut().filter(|held| held.fleet == fleet && held.run == run) {
-            held.until = until;
+            held.until = held.limit.map_or(until, |limit| until.min(limit));
         }
     }
 
@@ -164,10 +168,8 @@ impl Session {
     pub fn end(&mut self, fleet: &str, token: &str, verb: &str) {
         self.held.retain(|held| !held.is(fleet, token));
         self.lost.retain(|lost| !lost.is(fleet, token));
-        let gave_up =
-            ["fail", "failed", "release", "released", "reject", "cancel", "unclaim", "end", "reset"]
-                .contains(&verb);
-        self.ended = Some(if gave_up { Ended::GivenUp } else { Ended::Completed });
+        let is_completed = ["accept", "done", "done_many", "respond", "settle", "verdict"].contains(&verb);
+        self.ended = Some(if is_completed { Ended::Completed } else { Ended::GivenUp });
     }
 
     /// The claim is over, and the session did not end it.
@@ -197,10 +199,15 @@ impl Session {
         }
     }
 
-    /// Does it hold this claim, or did it lose it without a word of the fleet?
+    /// The fleets and tokens of claims that it may hold: after a lease ended while the fleet could not be asked, the claim may be alive.
+    pub fn may_hold(&self) -> impl Iterator<Item = (&str, &str)> {
+        let held = self.held.iter().map(|held| (held.fleet.as_str(), held.token.as_str()));
+        let unconfirmed = self.lost.iter().filter(|lost| lost.how == Loss::Unconfirmed);
+        held.chain(unconfirmed.map(|lost| (lost.fleet.as_str(), lost.token.as_str())))
+    }
+
     fn knows(&self, fleet: &str, token: &str) -> bool {
-        let is_unconfirmed = |lost: &Lost| lost.is(fleet, token) && lost.how == Loss::Unconfirmed;
-        self.held.iter().any(|held| held.is(fleet, token)) || self.lost.iter().any(is_unconfirmed)
+        self.may_hold().any(|known| known == (fleet, token))
     }
 
     /// Is the lease of a claim over, as far as this record knows?

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Far longer than anything that a test waits for. Only a broken test waits for so long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Waits until the condition holds. Fails after [`PATIENCE`].
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {

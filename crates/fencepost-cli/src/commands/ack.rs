@@ -1,6 +1,7 @@
 use crate::{
     context::Context,
     session::{self, Lost},
+    settings::without_password,
 };
 use clap::Args;
 use fencepost::{Error, Result};
@@ -42,6 +43,9 @@ impl Ack {
         let acknowledged = session::acknowledge(&run, now).map_err(|e| {
             e.hint("the client's hook acknowledges it, if this command stands alone on its line")
         })?;
+        // The record has the address as it was given.
+        let shown = |lost: Lost| Lost { fleet: without_password(&lost.fleet), ..lost };
+        let acknowledged = acknowledged.into_iter().map(shown).collect();
         context.print(&Reply { run, acknowledged }, |reply| {
             if reply.acknowledged.is_empty() {
                 return "nothing was lost".to_owned();

@@ -132,7 +132,7 @@ impl Call<'_> {
     async fn answer(&self, event: Event) -> Reply {
         let reply = async {
             match event {
-                Event::PreToolUse => self.pre_tool_use().await,
+                Event::PreToolUse => Ok(self.pre_tool_use().await),
                 // Without a fleet there is nothing to say.
                 _ if !self.has_fleet() => Ok(Reply::Silent),
                 Event::SessionStart => self.session_start().await,

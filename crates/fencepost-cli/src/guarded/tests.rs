@@ -1,5 +1,5 @@
 use super::{DEFAULT, Found, MAX_LINE, Rules, find};
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::RngSeed};
 
 pub mod tables;
 
@@ -59,7 +59,10 @@ fn hostile_lines_end() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    // A fixed seed: a line that nobody thought of belongs into the tables, and must not fail a run by chance.
+    #![proptest_config(ProptestConfig {
+        rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::with_cases(2_000)
+    })]
 
     #[test]
     fn any_shell_ends_without_a_panic(parts in prop::collection::vec(prop::sample::select(tables::PARTS), 0..60)) {

@@ -1,7 +1,7 @@
 //! The claims of a session that an op ends. The fleet keeps only the last end of an item, so a session records what it ended itself. It must
 //! never record a claim that it lost before: then nothing would stop it.
 
-use super::{Loss, Session, file};
+use super::{Session, file};
 use fencepost::{
     Error, Result, Time, claim,
     op::{AnyOp, AnyReply},
@@ -25,8 +25,16 @@ const BY_TOKEN: [&str; 11] = [
 ];
 
 /// Ops that end the claims of an item, a run or a board, dead ones among them.
-const OTHERS: [&str; 7] =
-    ["claim/unclaim", "inbox/respond", "loop/cancel", "mail/reset", "run/end", "run/settle", "task/cancel"];
+const OTHERS: [&str; 8] = [
+    "claim/unclaim",
+    "inbox/respond",
+    "loop/cancel",
+    "loop/restart",
+    "mail/reset",
+    "run/end",
+    "run/settle",
+    "task/cancel",
+];
 
 /// Does the op end claims?
 pub fn ends(op: &str) -> bool {
@@ -71,7 +79,7 @@ impl Sessions<'_> {
     /// The claims of the sessions that are alive.
     async fn alive(&self) -> Vec<String> {
         let mut alive = Vec::new();
-        for token in self.runs.iter().flat_map(|run| claims(&file::read(run), self.address)) {
+        for token in self.runs.iter().flat_map(|run| tokens(&file::read(run), self.address)) {
             if !alive.contains(&token) && self.lives(&token).await.unwrap_or(false) {
                 alive.push(token);
             }
@@ -84,12 +92,9 @@ impl Sessions<'_> {
     }
 }
 
-/// The claims in this fleet that the session may hold. After a lease ended while the fleet could not be asked, the claim may be alive.
-fn claims(session: &Session, address: &str) -> Vec<String> {
-    let held = session.held.iter().map(|held| (&held.fleet, &held.token));
-    let unconfirmed = session.lost.iter().filter(|lost| lost.how == Loss::Unconfirmed);
-    let all = held.chain(unconfirmed.map(|lost| (&lost.fleet, &lost.token)));
-    all.filter(|(fleet, _)| *fleet == address).map(|(_, token)| token.clone()).collect()
+/// The claims in this fleet that the session may hold.
+fn tokens(session: &Session, address: &str) -> Vec<String> {
+    session.may_hold().filter(|(fleet, _)| *fleet == address).map(|(_, token)| token.to_owned()).collect()
 }
 
 /// The tokens of a request: one, several, or those of a batch that were accepted.

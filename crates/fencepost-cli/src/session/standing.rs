@@ -52,13 +52,18 @@ mod tests {
             match verb {
                 "claim" => {
                     let until = now.plus(fencepost::Millis(10));
+                    // `claim b max`: no renewal extends it.
+                    let (token, is_limited) =
+                        token.strip_suffix(" max").map_or((token, false), |token| (token, true));
+                    let limit = is_limited.then_some(until);
                     let (fleet, token) = of(token);
-                    session.hold(vec![Held { token, fleet, run: "r".into(), until }]);
+                    session.hold(vec![Held { token, fleet, run: "r".into(), until, limit }]);
                 }
                 "lose" => drop(session.lose(&of(token).0, &of(token).1, Loss::Taken, now)),
                 "ack" => drop(session.acknowledge().len()),
                 "at" => now = Time(token.parse().expect("a time")),
                 "offline" => session.lapse(now),
+                "renew" => session.renew(&of(token).0, "r", now.plus(fencepost::Millis(10))),
                 verb => session.end(&of(token).0, &of(token).1, verb),
             }
         }
@@ -93,6 +98,9 @@ mod tests {
             ("claim a; at 9; offline", "holds"),
             ("claim a; at 10; offline", "lost"),
             ("claim a; at 5; claim b; at 10; offline", "lost one"),
+            ("claim a; at 9; renew; at 10; offline", "holds"),
+            ("claim a max; at 9; renew; at 10; offline", "lost"),
+            ("claim a; someday a", "gave up"),
             // It was renewed all the same.
             ("claim a; at 10; offline; claim a", "holds"),
             ("ack", "never claimed"),

@@ -274,7 +274,8 @@ fn hooks_have_a_directory_where_others_can_write_the_usual_one() {
     std::fs::create_dir(&temporary).expect("made");
     let variables = [("TMPDIR", temporary.to_str().expect("a path"))];
     let after = || hook_with(&sealed, &["post-tool-use"], &recorded("claude", "post-tool-use"), &variables);
-    claimed(&sealed, "claude", "");
+    let claim = format!("TMPDIR={} fence claim; exit $?", temporary.display());
+    assert_eq!(in_session(&sealed, "claude", &claim).code, 0);
     passes(&after());
     sealed.ok(&["unclaim", "auth-1"]);
     assert!(told(&after()).contains("you lost claim task/auth-1@1"));

@@ -276,7 +276,7 @@ fn a_fleet_that_cannot_be_reached_blocks_a_guarded_command() {
 
     std::fs::remove_dir_all(sealed.path().join(".fence")).expect("removed");
     let reason = denied(&before(&sealed, "claude", "git push", &[]));
-    assert!(reason.contains("this directory has no fleet"), "{reason}");
+    assert!(reason.contains(".fence/fence.db, is gone"), "{reason}");
     sealed.ok(&["lift", &session("claude")]);
     passes(&before(&sealed, "claude", "git push", &[]));
 }
@@ -451,7 +451,7 @@ fn the_git_fence_follows_the_standing_of_a_session() {
     let lose = |task: &str| drop(sealed.ok(&["unclaim", task]));
     for (name, script, lost, told) in [
         ("holds", "fence claim auth-1", None, ["", "", "", "nobody can tell"]),
-        ("lost", "fence claim auth-2", Some("auth-2"), ["no push", "no push", "no push", "no push"]),
+        ("lost", "fence claim auth-2", Some("auth-2"), ["no commit", "no push", "no push", "no push"]),
         (
             "lost-one",
             "fence claim auth-3; fence claim auth-4",

@@ -3,10 +3,11 @@
 use crate::{
     hooks::{
         before, claimed, denied, fleet, hook, hook_with, in_session, passes, recorded, session, told,
-        variable,
+        variable, with_input,
     },
     on_both,
     sealed::{Finished, Sealed, eventually},
+    serve::Served,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -213,6 +214,7 @@ on_both! {
             "fence mail claim box; fence mail reset",
             "fence mail claim box; fence mail reset box",
             "fence loop start web --prd prd.json; fence loop next web; fence loop cancel web",
+            "fence loop restart web; fence loop next web; fence loop restart web",
         ] {
             let said = in_session(&sealed, "claude", &format!("set -e; {script} >/dev/null; exit 0"));
             assert_eq!((said.code, said.err.as_str()), (0, ""), "{script}: {said:?}");
@@ -430,6 +432,60 @@ fn a_session_works_in_two_fleets() {
     passes(&tool(&sealed, "claude", "Edit", json!({}), &[]));
 }
 
+/// A directory without a fleet: what the session holds elsewhere counts.
+#[test]
+fn the_standing_counts_in_a_directory_without_a_fleet() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 3);
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let push = || {
+        let mut event = recorded("claude", "pre-tool-use");
+        event["tool_input"] = json!({ "command": "git -C \"$WORK\" push" });
+        let mut command = sealed.command("fence");
+        command.current_dir(elsewhere.path()).args(["hook", "pre-tool-use"]);
+        with_input(command, event.to_string().as_bytes())
+    };
+    passes(&push());
+    claimed(&sealed, "claude", "auth-1");
+    passes(&push());
+    in_session(&sealed, "claude", "fence done");
+    assert!(told(&push()).contains("completed its claim"));
+    claimed(&sealed, "claude", "auth-2");
+    in_session(&sealed, "claude", "fence release");
+    assert!(denied(&push()).contains("gave its work back"));
+    let token = claimed(&sealed, "claude", "auth-3");
+    sealed.ok(&["unclaim", "auth-3"]);
+    assert!(denied(&push()).contains(&format!("lost claim {token}")));
+}
+
+/// A server that is down: the record decides, and the hooks of git ask nobody about the claim.
+#[test]
+fn a_server_that_is_down_stops_pushes_and_no_commits() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "one", "--board", "auth"]);
+    let server = Served::start(&sealed, &[]);
+    let there = sealed.over(&format!("http://{}", server.address));
+    there.first_commit();
+    let git = |line: &str| in_session(&there, "claude", &format!("{line}; exit $?"));
+    let made =
+        git("git init -q --bare there.git && git remote add origin \"$PWD/there.git\" && fence git install");
+    assert_eq!(made.code, 0, "{made:?}");
+    let token = claimed(&there, "claude", "auth-1");
+    let message = "git commit -q --allow-empty -m x && git log -1 --format=%B";
+    let committed = git(message);
+    assert!(committed.code == 0 && committed.out.contains(&format!("Fence: {token}")), "{committed:?}");
+    drop(server);
+    let committed = git(message);
+    assert!(committed.code == 0 && !committed.out.contains("Fence:"), "{committed:?}");
+    let refused = git("git push -q origin HEAD:x");
+    assert!(refused.code != 0 && refused.err.contains("nobody can tell"), "{refused:?}");
+    // A hotfix.
+    there.ok(&["lift", &session("claude"), "--for", "1h"]);
+    let pushed = git("git push -q origin HEAD:x");
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+}
+
 /// A script of the session made a fleet, claimed in it, and removed it.
 #[test]
 fn a_fleet_that_is_gone_is_forgotten() {
@@ -451,13 +507,11 @@ fn a_fleet_that_is_gone_is_forgotten() {
 fn a_fleet_has_one_address() {
     let sealed = Sealed::sqlite();
     fleet(&sealed, 1);
-    std::os::unix::fs::symlink(sealed.path(), sealed.path().join("link")).expect("linked");
-    for alias in ["$PWD/link/${FENCE_DB##*/}", "$PWD/link/../${FENCE_DB##*/}", "${FENCE_DB##*/}"] {
-        let script = format!(
-            "cd \"${{FENCE_DB%/*}}\" && ln -sfn . link && FENCE_DB={alias}; fence claim -q auth-1 --resume"
-        );
-        let said = in_session(&sealed, "claude", &format!("{script}; exit $?"));
-        assert_eq!(said.code, 0, "{said:?}");
+    std::os::unix::fs::symlink(".", sealed.path().join("link")).expect("linked");
+    for alias in ["$PWD/link/.fence", "$PWD/.fence/../.fence", ".fence"] {
+        let script = format!("export FENCE_DB={alias}/fence.db; fence claim -q auth-1 --resume; exit $?");
+        let said = in_session(&sealed, "claude", &script);
+        assert_eq!(said.code, 0, "{alias}: {said:?}");
         assert_eq!(record(&sealed, &session("claude"))["held"].as_array().map(Vec::len), Some(1), "{alias}");
     }
 }
@@ -554,6 +608,23 @@ fn a_lapse_is_acknowledged_without_the_fleet() {
     passes(&call("Edit", ""));
     passes(&call("Bash", "ls"));
     denied(&call("Bash", "git push"));
+}
+
+/// The record has the address of the fleet with its password. Nobody sees that.
+#[test]
+fn an_acknowledgement_shows_no_password() {
+    let sealed = Sealed::sqlite();
+    fleet(&sealed, 1);
+    let run = session("claude");
+    let token = claimed(&sealed, "claude", "auth-1");
+    overslept(&sealed, &run);
+    denied(&tool_with(&sealed, "claude", "Edit", json!({}), &[], &GONE));
+    let mut changed = record(&sealed, &run);
+    changed["lost"][0]["fleet"] = json!("postgres://kim:secret@host/db");
+    std::fs::write(record_file(&sealed, &run), changed.to_string()).expect("written");
+    let said = in_session(&sealed, "claude", "fence ack --json; exit $?");
+    assert!(said.out.contains(&token) && said.out.contains("kim:…@host"), "{said:?}");
+    assert!(!said.out.contains("secret") && !said.err.contains("secret"), "{said:?}");
 }
 
 /// Nothing is lost on the record: an edit passes, whatever became of the fleet.

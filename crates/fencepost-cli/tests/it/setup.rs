@@ -421,9 +421,10 @@ fn the_installed_hooks_fail_closed() {
         let settings: Value = serde_json::from_str(&read(&sealed, file)).expect("JSON");
         let command = |event: &str| {
             let command = &settings["hooks"][event][0]["hooks"][0]["command"];
-            // Where fence may be installed on the machine of the test.
+            // Where fence may be installed on the machine of the test, and that machine may be slow.
             let usual = ":/usr/local/bin:/opt/homebrew/bin";
-            command.as_str().unwrap_or_else(|| panic!("{recipe} {event}")).replace(usual, "")
+            let command = command.as_str().unwrap_or_else(|| panic!("{recipe} {event}")).replace(usual, "");
+            command.replace("timeout -k 2 20", "timeout -k 2 600")
         };
         assert!(command("PreToolUse").contains(&format!(" fence hook pre-tool-use --client {recipe}")));
         let fire = |event: &str, path: &str, tool: &str| {

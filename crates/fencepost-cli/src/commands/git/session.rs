@@ -10,7 +10,7 @@ use crate::{
 use fencepost::{Code, Error, Result, Token};
 
 /// The claim that the session's commits and pushes are made under: the task that it claimed last. `None` for a person, and for a session
-/// that holds nothing. A session that lost its claim is refused, and the push of one that gave its work back.
+/// that holds nothing. A session that lost its claim is refused, and so is the push of one that gave its work back.
 pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     // Also if the agent names another run: that run has no claim of its own in most cases, and the session lost its.
     let runs = context.session_runs();
@@ -27,14 +27,20 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
     };
     match record.standing(now) {
         _ if is_lifted => {}
-        Standing::Lost(lost) => return Err(over(session, Some(&lost))),
+        Standing::Lost(lost) => {
+            return Err(over(session, Some(&lost), if is_push { "push" } else { "commit" }));
+        }
         standing if is_push => {
-            if let Some(error) = unknown {
-                return Err(unreachable(session, &error));
+            if let Some(error) = &unknown {
+                return Err(unreachable(session, error));
             }
             push(context, session, &standing)?;
         }
         _ => {}
+    }
+    // Nobody can check the claim, so the commit, or the push that a person allowed, is made under none.
+    if unknown.is_some() {
+        return Ok(None);
     }
     let here = context.location()?.absolute_url();
     let tokens = record.held.iter().rev().filter(|held| held.until > now && held.fleet == here);
@@ -45,7 +51,7 @@ pub async fn token(context: &Context, is_push: bool) -> Result<Option<Token>> {
 
 fn push(context: &Context, session: &str, standing: &Standing) -> Result<()> {
     let (what, hint, may_pass) = match standing {
-        Standing::GaveUp => return Err(over(session, None)),
+        Standing::GaveUp => return Err(over(session, None, "push")),
         Standing::LostOne(lost) => {
             let hint = "push nothing of that work. fence ack acknowledges the loss, and ends this message";
             (lost_claim(lost), hint, true)
@@ -77,11 +83,11 @@ fn lost_claim(lost: &[Lost]) -> String {
     lost.last().map_or(String::new(), |lost| format!("lost claim `{}`: {}", lost.token, lost.describe()))
 }
 
-fn over(session: &str, lost: Option<&[Lost]>) -> Error {
+fn over(session: &str, lost: Option<&[Lost]>, effect: &str) -> Error {
     let why = lost.map_or("holds no claim any more".to_owned(), lost_claim);
     let ack =
         if lost.is_some() { "fence ack acknowledges the loss; then claim something else. " } else { "" };
-    Error::new(Code::LeaseExpired, format!("no push: this session (run `{session}`) {why}")).hint(format!(
+    Error::new(Code::LeaseExpired, format!("no {effect}: this session (run `{session}`) {why}")).hint(format!(
         "stop: somebody else may have the task. {ack}A person can lift this for ten minutes, in a terminal of their own: fence lift {session}"
     ))
 }

@@ -22,7 +22,8 @@ static FENCE: LazyLock<Option<guarded::Rules>> =
     LazyLock::new(|| guarded::Rules::parse(&["fence".into()]).ok());
 
 impl Call<'_> {
-    pub(super) async fn pre_tool_use(&self) -> Result<Reply> {
+    /// It never fails: a hook that says nothing lets the tool pass.
+    pub(super) async fn pre_tool_use(&self) -> Reply {
         let tool = Tool::of(&self.input, &self.hook.reads);
         let line = match &tool {
             Tool::Own => {
@@ -32,16 +33,16 @@ impl Call<'_> {
                 if is_finish && how.is_some_and(|how| how == "acknowledge") {
                     self.acknowledge();
                 }
-                return Ok(self.with_run());
+                return self.with_run();
             }
-            Tool::Reads => return Ok(Reply::Silent),
+            Tool::Reads => return Reply::Silent,
             Tool::Shell(line) => Some(line.as_str()),
             Tool::Unknown(_) | Tool::Writes => None,
         };
-        let passes = || Ok(line.map_or(Reply::Silent, |line| self.in_run(line)));
+        let passes = || line.map_or(Reply::Silent, |line| self.in_run(line));
         let found = match self.find(&tool) {
             Ok(found) => found,
-            Err(refused) => return Ok(refused),
+            Err(refused) => return refused,
         };
         let plain = line.and_then(plain_fence);
         if let Some(words) = plain.filter(|_| found.is_none()) {
@@ -80,29 +81,27 @@ impl Call<'_> {
             by_mcp: self.hook.mcp,
             holder: &holder,
         };
-        Ok(match rule::decide(&question) {
-            Decision::Pass => passes()?,
+        match rule::decide(&question) {
+            Decision::Pass => passes(),
             // The run of a subagent counts for more than a hint that its session gets, too.
-            Decision::Tell(text) => match passes()? {
+            Decision::Tell(text) => match passes() {
                 Reply::Silent => self.tell(text),
                 change => change,
             },
             Decision::Deny(reason) => Reply::Deny(reason),
-        })
+        }
     }
 
-    /// Asks the session's fleets, and reads the record anew. `guarded`: a guarded command needs a fleet in this directory.
+    /// Asks the session's fleets, and reads the record anew. `guarded`: a guarded command needs a claim that some fleet confirmed.
     async fn ask(&self, run: &str, record: &mut Session, guarded: bool) -> Result<()> {
         *record = refreshed(self.context, run, self.deadline).await?;
-        match &record.fleet {
-            Some(fleet) if guarded && !self.has_fleet() => Err(Error::new(
+        let here = self.context.location()?.absolute_url();
+        match guarded && !self.has_fleet() && record.held.iter().any(|held| held.fleet == here) {
+            true => Err(Error::new(
                 Code::NotFound,
-                format!(
-                    "this directory has no fleet, and that of the session is at {}: run the command there",
-                    without_password(fleet)
-                ),
+                format!("the fleet of its claim, {}, is gone", without_password(&here)),
             )),
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 

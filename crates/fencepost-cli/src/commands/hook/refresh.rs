@@ -28,8 +28,11 @@ pub async fn refresh(
     session.hold(claims.iter().map(|claim| Held::confirmed(claim, address, now)).collect());
     let mut lost = Vec::new();
     let listed = |token: &String| claims.iter().any(|claim| claim.token == *token);
-    let asked: Vec<String> =
-        in_doubt(session).filter(|(fleet, _)| *fleet == address).map(|(_, token)| token.to_owned()).collect();
+    let asked: Vec<String> = session
+        .may_hold()
+        .filter(|(fleet, _)| *fleet == address)
+        .map(|(_, token)| token.to_owned())
+        .collect();
     for token in asked.iter().filter(|token| !listed(token)) {
         let guarded = fleet.call(claim::Guard::new(token)).await?;
         match (guarded.claim.filter(|_| guarded.ok), guarded.ended_by) {
@@ -40,13 +43,6 @@ pub async fn refresh(
         }
     }
     Ok(Refreshed { claims, lost })
-}
-
-/// The fleets and tokens of claims that the session holds, or lost without a word of their fleet.
-fn in_doubt(session: &Session) -> impl Iterator<Item = (&str, &str)> {
-    let unconfirmed = session.lost.iter().filter(|lost| lost.how == Loss::Unconfirmed);
-    let held = session.held.iter().map(|held| (held.fleet.as_str(), held.token.as_str()));
-    held.chain(unconfirmed.map(|lost| (lost.fleet.as_str(), lost.token.as_str())))
 }
 
 /// The record of this run after its fleets were asked: this directory's, and others in which it holds claims, because it can write here
@@ -69,7 +65,7 @@ pub async fn refreshed(context: &Context, run: &str, deadline: Deadline) -> Resu
     }
     let lives_here = session.held.iter().any(|held| held.fleet == here);
     let mut unreached = None;
-    let elsewhere: BTreeSet<String> = in_doubt(session).map(|(fleet, _)| fleet.to_owned()).collect();
+    let elsewhere: BTreeSet<String> = session.may_hold().map(|(fleet, _)| fleet.to_owned()).collect();
     for address in elsewhere.iter().filter(|address| **address != here) {
         let asked = async {
             let fleet = deadline.open(context.open_elsewhere(address)).await?;

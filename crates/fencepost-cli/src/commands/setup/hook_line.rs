@@ -76,12 +76,11 @@ mod tests {
     }
 
     fn run_in(shell: &str, line: &str, path: &str, input: &str) -> (i32, String, String) {
-        // Fence may be installed on the machine of the test.
-        let line = line.replace(":/usr/local/bin:/opt/homebrew/bin", "").replacen(
-            "sh -c",
-            &format!("{shell} -c"),
-            1,
-        );
+        // Fence may be installed on the machine of the test, and that machine may be slow.
+        let line = line
+            .replace(":/usr/local/bin:/opt/homebrew/bin", "")
+            .replace("timeout -k 2 20", "timeout -k 2 600")
+            .replacen("sh -c", &format!("{shell} -c"), 1);
         let mut command = Command::new(format!("/bin/{shell}"));
         command.args(["-c", &format!("{line} hook pre-tool-use --client claude")]);
         command.env_clear().env("PATH", path).stdin(Stdio::piped());
