@@ -189,7 +189,7 @@ async fn a_lapsed_name_waits_a_second_for_its_locked_row() {
                 .get::<String>("patience")
         })
     });
-    assert_eq!(patience.await.unwrap(), "2min");
+    assert_eq!(patience.await.unwrap(), "10min");
     world.assert_sound().await;
 }
 
