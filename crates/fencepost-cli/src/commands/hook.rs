@@ -107,13 +107,13 @@ impl Hook {
 
     /// The guarded list. A list that cannot be read is an error: the shell around this program blocks then.
     fn rules(&self) -> Result<guarded::Rules> {
-        let built_in = || guarded::DEFAULT.iter().map(|rule| (*rule).to_owned()).collect();
-        let own: Vec<String> = self.guard.iter().filter(|rule| !rule.trim().is_empty()).cloned().collect();
-        let mut rules: Vec<String> = if own.is_empty() { built_in() } else { own };
+        let own = self.guard.iter().map(String::as_str).filter(|rule| !rule.trim().is_empty());
+        let own: Vec<&str> = own.collect();
+        let mut rules = if own.is_empty() { guarded::DEFAULT.to_vec() } else { own };
         if self.strict {
-            rules.push("git commit".into());
+            rules.push("git commit");
         }
-        rules.push(rule::LIFT.into());
+        rules.push(rule::LIFT);
         guarded::Rules::parse(&rules).map_err(|problem| {
             Error::new(Code::Invalid, format!("the guarded list is wrong: {problem}")).with("field", "guard")
         })

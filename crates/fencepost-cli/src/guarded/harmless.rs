@@ -11,43 +11,39 @@ const TEXT: &str = "apply_patch awk cat cd col cut echo egrep fgrep fold grep he
                     pgrep tail tee tr uniq wc which xargs";
 /// Those of them that may write a file without a redirection.
 const WRITERS: &str = "apply_patch sed sort tee uniq";
-const XARGS: &str = "cat grep head ls tail wc";
 /// Other commands that run nothing that the line wrote.
 const CALM: &str = "[ } break chmod continue done exit fi for mkdir rm set test touch true";
-const GIT: &str = "add blame branch checkout cherry-pick commit diff for-each-ref grep help log merge-base reflog \
-                   rev-list rev-parse shortlog show stash status switch tag worktree";
+const GIT: &str = "add blame branch checkout cherry-pick commit config diff for-each-ref grep help log merge-base reflog \
+                   rev-list rev-parse shortlog show stash status switch tag";
 /// They change the meaning of the line's other commands.
 const UNKNOWN: &str =
     "alias builtin case command coproc declare enable eval fc function hash history shopt trap typeset";
-/// Subcommands that only read, or whose arguments are names and messages.
-const SUBCOMMANDS: [(&str, &str); 5] = [
-    ("git", GIT),
-    ("helm", "lint list search show status"),
-    ("kubectl", "auth describe explain get help logs"),
-    ("npm", "help"),
-    ("terraform", "fmt plan show validate"),
+/// Programs with their subcommands that only read, or whose arguments are names and messages; and parts of options with which they
+/// run another program or write a file.
+const KNOWN: [(&str, &str, &str); 9] = [
+    ("git", GIT, "O --op --out"),
+    ("helm", "lint list search show status", ""),
+    ("kubectl", "auth describe explain get help logs", ""),
+    ("man", "", "-"),
+    ("npm", "help", ""),
+    ("rg", "", "--pre --host"),
+    ("sort", "", "--co"),
+    ("terraform", "fmt plan show validate", ""),
+    ("xargs", "cat grep head ls tail wc", ""),
 ];
-/// Parts of options with which these programs run another one, write a file, or set a variable.
-const OPTIONS: [(&str, &str); 5] =
-    [("git", "O --op --out"), ("man", "-"), ("printf", "-v"), ("rg", "--pre --host"), ("sort", "--co")];
 /// Options of fence and gh whose value is text.
 const VALUES: &str =
     "--body -b --title -t --notes -n --comment -c --subject --search -S --output --reason --note";
 /// Commands of fence that run another one or lift the guard, and the mark before another command.
 const FENCE_RUNS: &str = "demo lift lock loop once run/lift work --";
-/// Names that lead to the output of a line or to the line itself.
-const READ: &str = "/dev/fd /dev/std /proc/ BASH_ PATH= EDITOR .editor";
-/// Names that lead to what git got before, such as a message.
-const KEPT: &str = ".git EDITMSG --git-";
+/// Names that lead to the output of a line, to the line itself or to its last word.
+const READ: &str =
+    "$_ ${_ /dev/fd /dev/std /proc/ BASH_ ENV= EDITOR .editor GIT_ PAGER .pager PATH PS4 VISUAL";
 /// Parts of the names of files that git or a shell runs or obeys without being told.
-const OBEYED: &str = ".git /bin/ config/git hook husky";
+const OBEYED: &str = ".git -commit pre-push /bin/ /bin\n config\n config/git hook husky";
 
 fn is_in(list: &str, word: &str) -> bool {
     !word.is_empty() && list.split(' ').any(|listed| listed == word)
-}
-
-fn of(list: &[(&str, &'static str)], program: &str) -> &'static str {
-    list.iter().find(|(name, _)| *name == program).map_or("", |(_, words)| words)
 }
 
 /// The line without what is proven harmless. A command that is guarded itself never is.
@@ -62,67 +58,80 @@ fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
     let commands = &line.commands;
     let any = |is: &dyn Fn(&Command) -> bool| commands.iter().any(is);
     let writes = !line.written.is_empty() || any(&|command| is_in(WRITERS, command.word(0)));
-    let makes_branch = commands.iter().filter(|command| command.word(0) == "git").count() > 1;
     let is_read = any(&|command| {
-        let (program, is_nested) = (command.word(0), command.is_nested);
-        // Fence, gh and git can print a message or a name that they got before.
-        let prints = is_in("fence gh git", program) && (subcommand(command) != "branch" || makes_branch);
-        let is_text = is_in(TEXT, program) && is_inert(command) && command.words.len() == command.own().len();
+        let (own, program, is_nested) = (command.own(), command.word(0), command.is_nested);
+        // They can print a message that they got before.
+        let prints = is_nested && is_in("fence gh git", program) && subcommand(command) != "branch";
+        let is_text = is_in(TEXT, program) && is_inert(command) && command.words.len() == own.len();
         let reads = !is_text && (command.is_piped || is_nested && any(&|other| other.is_piped));
-        // `command -p alias`; `$x` and `al{ias,}`, and nobody knows what they are.
-        let is_unknown = !is_inert(command) && command.own().iter().any(|word| is_in(UNKNOWN, &word.text));
-        let is_any = !command.own().first().is_none_or(|word| word.is_literal() || word.text.contains('='));
-        is_nested && prints || reads || is_unknown || is_any && !is_in("[ [[", program)
+        // `command -p alias`; `env $x` and `bash -c "$(ls)"`, and nobody knows what they run.
+        let is_open = |word: &Word| !word.is_literal() && !is_in("[ [[", program);
+        let is_unknown = own.iter().any(|word| is_in(UNKNOWN, &word.text) || is_open(word));
+        prints || reads || is_unknown && !is_calm(command) || commands.len() > 1 && sets(command)
     });
-    // A later command may run or obey such a file, and not name it.
+    // Also `.g""it/config`. A later command may run or obey such a file, and not name it.
+    let words = commands.iter().flat_map(|command| &command.words).chain(&line.written);
+    let text = words.fold(line.text.to_owned(), |text, word| text + "\n" + &word.text) + "\n";
     let known = [".github", ".gitignore", "#!/usr/bin/", "#!/bin/"];
-    let text = known.iter().fold(line.text.to_owned(), |text, name| text.replace(name, ""));
-    let names = [(true, READ), (any(&|command| command.word(0) == "git"), KEPT), (writes, OBEYED)];
-    let is_obeyed = line.written.iter().any(|file| !file.is_literal())
+    let text = known.iter().fold(text, |text, name| text.replace(name, ""));
+    let names = [(true, READ), (any(&|command| command.word(0) == "git"), ".git --git-"), (writes, OBEYED)];
+    let is_obeyed = line.written.iter().any(|file| !file.is_literal() || file.text.starts_with('-'))
         || names.iter().any(|(counts, list)| *counts && list.split(' ').any(|part| text.contains(part)));
     let is_only_shown = !is_read && !is_obeyed && (!writes || commands.iter().all(is_calm));
-    let mut spans = line.comments;
+    let mut spans = if is_only_shown { line.comments } else { Vec::new() };
     for command in commands.iter().filter(|command| !command.is_nested && command.is_plain()) {
         let (own, program) = (command.own(), command.word(0));
-        let is_setting = commands.len() == 1 && program == "git" && subcommand(command) == "config";
         let is_guarded = rules.guard(command, subcommand(command));
-        let is_bare = |word: &Word| word.is_literal() && word.kind == Kind::Bare;
         let options = own.iter().map(|word| &*word.text).filter(|text| text.starts_with('-'));
-        let is_help = is_guarded && own.iter().all(is_bare) && options.eq(["--help"]);
-        let is_text = (is_inert(command) || is_setting) && !is_guarded;
-        let is_all = is_only_shown && is_text || is_help;
+        let is_help = !is_read && is_guarded && own.iter().all(Word::is_literal) && options.eq(["--help"]);
+        let is_all = is_only_shown && is_inert(command) && !is_guarded || is_help;
         let is_gh = is_only_shown && program == "gh" && is_in("issue pr release", command.word(1));
         let is_value = |place: usize| is_gh && place > 0 && is_in(VALUES, &own[place - 1].text);
         let text =
             (0..own.len()).filter(|place| own[*place].kind < Kind::Runs && (is_all || is_value(*place)));
         spans.extend(text.map(|place| own[place].span.clone()));
-        spans.extend(command.documents.iter().filter(|_| is_all || is_gh).cloned());
+        spans.extend(command.documents.iter().filter(|_| is_all).cloned());
     }
     spans
 }
 
 /// Does the command run nothing that the line wrote?
 fn is_calm(command: &Command) -> bool {
-    let own = command.own();
+    let (own, program) = (command.own(), command.word(0));
     let is_checked = own.len() == 3 && command.word(1) == "-n" && command.word(2).ends_with(".sh");
-    let only_checks = is_checked && is_in("bash sh zsh", command.word(0));
+    let only_checks = is_checked && is_in("bash sh zsh", program) && own.iter().all(Word::is_literal);
     // `test -v "$(…)"` runs what it reads.
-    let is_calm =
-        is_in(CALM, command.word(0)) && own.iter().all(|word| word.kind < Kind::Runs && word.text != "-v");
-    own.is_empty() || command.is_plain() && (is_calm || only_checks || is_inert(command))
+    let is_fixed = |word: &Word| word.kind < Kind::Runs && !word.is_split && word.text != "-v";
+    let is_calm = is_in(CALM, program) && own.iter().all(is_fixed);
+    // These may obey files of any name.
+    let is_inert = is_inert(command) && !is_in("helm kubectl man npm terraform", program);
+    own.is_empty() || command.is_plain() && (is_calm || only_checks || is_inert)
 }
 
-/// The word after the program and after the options of git that need no look.
+/// Does it change what the line's other commands do?
+fn sets(command: &Command) -> bool {
+    let options = "-e -u -x -eu -ex -eux -o -euo -euxo pipefail";
+    let mut words = command.own().iter().skip(1);
+    match command.word(0) {
+        "git" => subcommand(command) == "config" && !words.any(|word| word.text.starts_with("user.")),
+        "set" => words.any(|word| !word.is_literal() || !is_in(options, &word.text)),
+        _ => false,
+    }
+}
+
+/// The word after the program and after options of git and xargs that need no look.
 fn subcommand(command: &Command) -> &str {
-    let options = [("-C", 3), ("--no-pager", 2)].into_iter().find(|(option, _)| *option == command.word(1));
-    command.word(options.map_or(1, |(_, place)| place))
+    let mut options = [("-C", 3), ("--no-pager", 2), ("-0", 2), ("-r", 2)].into_iter();
+    let place = options.find_map(|(option, place)| (option == command.word(1)).then_some(place));
+    command.word(place.unwrap_or(1))
 }
 
 /// Does the command run nothing, and are its arguments text, names or options?
 fn is_inert(command: &Command) -> bool {
     let (program, mut words) = (command.word(0), command.own().iter().skip(1));
+    let (_, subcommands, options) = KNOWN.into_iter().find(|known| known.0 == program).unwrap_or_default();
     // `$x`, `{a,b}`, `-$x`.
-    let may_be = |word: &Word| !word.is_literal() && word.text.starts_with(['$', '{', '-']);
+    let may_be = |word: &Word| word.is_split || !word.is_literal() && word.text.starts_with(['$', '{', '-']);
     let has = |word: &Word, part| may_be(word) || word.text.starts_with('-') && word.text.contains(part);
     let expands = command.own().iter().any(|word| word.kind > Kind::Quoted);
     // With these a script of awk runs a command or writes a file.
@@ -131,15 +140,13 @@ fn is_inert(command: &Command) -> bool {
         "fence" => runs_nothing(command),
         "sed" => {
             let script = words.find(|word| !is_in("-E -i -n -r", &word.text));
-            script.is_some_and(|word| is_script(&word.text)) && !words.any(|word| has(word, "-"))
-        }
-        "cd" | "pushd" => words.all(|word| word.is_literal() && !word.text.ends_with(".git")),
-        "xargs" => {
-            words.find(|word| !is_in("-0 -r -t", &word.text)).is_some_and(|word| is_in(XARGS, &word.text))
+            script.is_some_and(|word| word.is_literal() && is_script(&word.text))
+                && !words.any(|word| has(word, "-"))
         }
         "awk" => !expands && !words.any(|word| runs(word) || has(word, "") && !word.text.starts_with("-F")),
-        _ if words.any(|word| of(&OPTIONS, program).split_whitespace().any(|part| has(word, part))) => false,
-        _ => is_in(TEXT, program) || is_in(of(&SUBCOMMANDS, program), subcommand(command)),
+        _ if words.any(|word| options.split_whitespace().any(|part| has(word, part))) => false,
+        _ if subcommands.is_empty() => is_in(TEXT, program),
+        _ => is_in(subcommands, subcommand(command)),
     }
 }
 
@@ -155,11 +162,10 @@ pub fn runs_nothing(command: &Command) -> bool {
 /// `s/one/other/g`, `/one/p` or `1,9p`: with others, sed runs or writes what it matched.
 fn is_script(script: &str) -> bool {
     let delimiter = script.strip_prefix('s').and_then(|rest| rest.chars().next()).unwrap_or('/');
-    let (flags, known) = match script.split(delimiter).collect::<Vec<_>>()[..] {
-        ["s", _, _, flags] => (flags, "gIip"),
-        ["", _, command] => (command, "dp"),
-        [command] => (command, "$,p"),
+    let last = match script.split(delimiter).collect::<Vec<_>>()[..] {
+        ["s", _, _, flags] => flags,
+        ["", _, command] | [command] => command,
         _ => return false,
     };
-    flags.chars().all(|c| c.is_ascii_digit() || known.contains(c))
+    last.chars().all(|c| c.is_ascii_digit() || "gIipd$,".contains(c))
 }

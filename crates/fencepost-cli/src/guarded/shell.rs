@@ -5,7 +5,8 @@ use std::ops::Range;
 
 /// Words before a command.
 const PREFIXES: [&str; 10] = ["if", "then", "elif", "else", "while", "until", "do", "!", "time", "{"];
-const MAX_DEPTH: usize = 40;
+/// The most characters and substitutions of a line.
+pub const MAX: (usize, usize) = (256 * 1024, 40);
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -24,13 +25,20 @@ pub struct Word {
     pub span: Range<usize>,
     pub kind: Kind,
     /// It has an unquoted `*`, `?`, `[` or `{`.
-    is_pattern: bool,
+    pub is_pattern: bool,
+    /// It has an unquoted expansion, which may become several words.
+    pub is_split: bool,
 }
 
 impl Word {
     /// Does it stay the same word when the shell expands it?
     pub fn is_literal(&self) -> bool {
         self.kind <= Kind::Quoted && !self.is_pattern
+    }
+
+    fn is_assignment(&self) -> bool {
+        let name = self.text.split_once('=').map_or("", |(name, _)| name.trim_end_matches('+'));
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     }
 
     fn add(&mut self, kind: Kind, text: &str) {
@@ -49,9 +57,9 @@ pub struct Command {
 }
 
 impl Command {
-    /// The words without prefixes.
+    /// The words without prefixes and assignments.
     pub fn own(&self) -> &[Word] {
-        let is_prefix = |word: &&Word| word.kind == Kind::Bare && PREFIXES.contains(&word.text.as_str());
+        let is_prefix = |word: &&Word| word.is_assignment() || PREFIXES.contains(&word.text.as_str());
         &self.words[self.words.iter().take_while(is_prefix).count()..]
     }
 
@@ -60,9 +68,10 @@ impl Command {
         self.own().get(place).map_or("", |word| &word.text)
     }
 
-    /// Does it begin with the bare name of its program?
+    /// Does it begin with the bare name of its program, without assignments?
     pub fn is_plain(&self) -> bool {
-        self.own().first().is_some_and(|word| word.kind == Kind::Bare && !word.text.contains('='))
+        let is_set = self.words[..self.words.len() - self.own().len()].iter().any(Word::is_assignment);
+        !is_set && self.own().first().is_some_and(|word| word.kind == Kind::Bare)
     }
 }
 
@@ -70,7 +79,6 @@ impl Command {
 pub struct Line<'a> {
     pub text: &'a str,
     at: usize,
-    depth: usize,
     pub commands: Vec<Command>,
     pub comments: Vec<Range<usize>>,
     /// Files that redirections write.
@@ -83,6 +91,7 @@ pub struct Line<'a> {
 impl<'a> Line<'a> {
     /// `None` if the line has something that this parser does not know.
     pub fn parse(text: &'a str) -> Option<Self> {
+        (text.len() <= MAX.0 && text.matches("$(").count() <= MAX.1).then_some(())?;
         let mut line = Line { text, ..Line::default() };
         line.list(false)?;
         line.commands.retain(|command| !command.words.is_empty());
@@ -108,18 +117,18 @@ impl<'a> Line<'a> {
 
     /// Commands, up to the end or a closing parenthesis, which stays.
     fn list(&mut self, is_nested: bool) -> Option<()> {
-        self.depth += 1;
-        (self.depth <= MAX_DEPTH).then_some(())?;
         let mut own = self.begin(is_nested);
         loop {
             while self.skip(" ") || self.skip("\t") || self.skip("\\\n") {}
             match self.rest().chars().next() {
                 None | Some(')') => break,
-                Some('\n' | ';' | '&' | '|') if !self.rest().starts_with("&>") => {
+                // `&>` is `&` and `>` in some shells.
+                Some('\n' | ';' | '&' | '|') => {
                     match self.skip_while(|c| c == ';' || c == '&' || c == '|') {
                         "" => self.documents()?,
                         separator => self.piped = separator == "|" || separator == "|&",
                     }
+                    (!self.rest().starts_with("\\\n")).then_some(())?;
                     own = self.begin(is_nested);
                 }
                 Some('#') => {
@@ -136,7 +145,6 @@ impl<'a> Line<'a> {
                 }
             }
         }
-        self.depth -= 1;
         Some(())
     }
 
@@ -150,11 +158,10 @@ impl<'a> Line<'a> {
         let from = self.at;
         self.skip_while(|c| c.is_ascii_digit());
         let operator = self.skip_while(|c| "<>&".contains(c));
-        if !operator.contains(['<', '>']) {
+        if !operator.starts_with(['<', '>']) {
             self.at = from;
             return Some(false);
         }
-        ["<", ">", ">>", "<<", "<<<", "<>", "<&", ">&", "&>", "&>>"].contains(&operator).then_some(())?;
         self.skip("|");
         self.skip_while(|c| c == ' ' || c == '\t');
         let operand = self.word().filter(|word| word.kind < Kind::Runs)?;
@@ -172,13 +179,12 @@ impl<'a> Line<'a> {
     fn documents(&mut self) -> Option<()> {
         self.skip("\n");
         for (end, command) in std::mem::take(&mut self.awaited) {
-            let (from, mut before) = (self.at, self.at);
-            let mut line = self.skip_while(|c| c != '\n');
-            while line != end.text {
-                // In `$(…)` the line `EOF)` is an end, too.
-                (!line.trim_start().starts_with(&end.text) && self.skip("\n")).then_some(())?;
-                (before, line) = (self.at, self.skip_while(|c| c != '\n'));
-            }
+            // In `$(…)` the line `EOF)` is an end, too.
+            let is_text = |line: &&str| !line.trim_start().starts_with(&end.text);
+            let length: usize = self.rest().split_inclusive('\n').take_while(is_text).map(str::len).sum();
+            let (from, before) = (self.at, self.at + length);
+            self.at = before;
+            (self.skip_while(|c| c != '\n') == end.text).then_some(())?;
             let expands = self.text[from..before].contains(['`', '$', '\\']);
             (end.kind == Kind::Quoted || !expands).then_some(())?;
             self.commands[command].documents.push(from..before);
@@ -190,17 +196,16 @@ impl<'a> Line<'a> {
         let mut word = Word { span: self.at..self.at, ..Word::default() };
         let mut in_quotes = false;
         while let Some(next) = self.rest().chars().next() {
+            // `$'it\'s'` has escapes, `$[…]` computes, and `$\⏎(` is one token.
+            let is_unknown = ["`", "$'", "$[", "\\\n"].iter().any(|text| self.rest().starts_with(text));
+            (!is_unknown).then_some(())?;
             match next {
                 '"' => {
                     in_quotes = !in_quotes;
                     word.add(Kind::Quoted, "");
                     self.at += 1;
                 }
-                // `$'it\'s'` has escapes, and `$[…]` computes.
-                '`' => return None,
-                '$' if self.rest()[1..].starts_with(['\'', '[']) => return None,
                 '$' => self.expansion(&mut word, in_quotes)?,
-                '\\' if self.skip("\\\n") => {}
                 '\'' if !in_quotes => {
                     self.at += 1;
                     word.add(Kind::Quoted, self.skip_while(|c| c != '\''));
@@ -224,7 +229,9 @@ impl<'a> Line<'a> {
             }
         }
         word.span.end = self.at;
-        (!in_quotes && !word.span.is_empty()).then_some(word)
+        // `a[1<<2]=x` is one word.
+        let is_cut = word.text.trim_start_matches('[').contains('[') && !word.text.contains(']');
+        (!in_quotes && !word.span.is_empty() && !is_cut).then_some(word)
     }
 
     fn expansion(&mut self, word: &mut Word, in_quotes: bool) -> Option<()> {
@@ -237,21 +244,21 @@ impl<'a> Line<'a> {
             (self.skip(")") && !is_early && self.awaited.is_empty()).then_some(())?;
             // `"$(cat <<'EOF' …)"` is text.
             let mut inner = self.commands[first..].iter().filter(|command| !command.words.is_empty());
-            let is_cat = |cat: &&Command| cat.word(0) == "cat" && cat.words.len() == cat.documents.len();
+            let is_alone = self.text[from..].lines().next()?.matches(['<', '>']).count() == 2;
+            let is_cat =
+                |cat: &&Command| is_alone && cat.word(0) == "cat" && cat.words.len() == cat.documents.len();
             if let (true, Some(cat), None) = (in_quotes, inner.next().filter(is_cat), inner.next()) {
                 word.add(Kind::Quoted, self.text[cat.documents[0].clone()].trim_end_matches('\n'));
                 return Some(());
             }
             word.add(Kind::Runs, "");
-        } else if self.skip("{") {
-            self.skip_while(|c| c.is_ascii_alphanumeric() || "_#@*?-".contains(c));
-            self.skip("}").then_some(())?;
         } else {
+            let in_braces = self.skip("{");
             self.skip_while(|c| c.is_ascii_alphanumeric() || c == '_');
+            (!in_braces || self.skip("}")).then_some(())?;
         }
-        let text = &self.text[from..self.at];
-        word.add(Kind::Expands, text);
-        // The last word of the command before.
-        (text != "$_" && text != "${_}").then_some(())
+        word.is_split |= !in_quotes;
+        word.add(Kind::Expands, &self.text[from..self.at]);
+        Some(())
     }
 }

@@ -9,18 +9,15 @@ pub struct Word {
 
 /// The words of the line, read in several ways: a backslash quotes (`pu\sh`), separates the parts of a path, or begins `\n`; quotes join
 /// what stands around them, or separate as in other languages (`f'git push'`).
-pub fn readings(line: &str) -> Vec<Vec<Word>> {
-    let is_quote = |c: char| c == '\'' || c == '"';
+pub fn readings(line: &str) -> [Vec<Word>; 4] {
     let breaks =
         ["\\\n", "\\n", "\\t", "\\r"].iter().fold(line.to_owned(), |text, escape| text.replace(escape, " "));
-    let mut readings = vec![words(&line.replace("\\\n", "").replace('\\', ""))];
-    if line.contains('\\') {
-        readings.extend([words(&breaks.replace('\\', "/")), words(&breaks)]);
-    }
-    if line.contains(is_quote) {
-        readings.push(words(&breaks.replace(is_quote, " ")));
-    }
-    readings
+    [
+        words(&line.replace("\\\n", "").replace('\\', "")),
+        words(&breaks.replace('\\', "/")),
+        words(&breaks),
+        words(&breaks.replace(['\'', '"'], " ")),
+    ]
 }
 
 fn words(line: &str) -> Vec<Word> {
@@ -52,17 +49,21 @@ fn add(word: &str, words: &mut Vec<Word>) {
     push(word, false);
 }
 
-/// Without quotes, which join what stands around them, and without `$NAME`, which separates.
+/// Without quotes, which join what stands around them, and without `$NAME`, `$1` and `${NAME-`, which separate. `$'text'` is text.
 fn without_quotes(line: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(line.len()), line);
     while let Some(at) = rest.find(['\'', '"', '$']) {
         out.push_str(&rest[..at]);
         let is_variable = rest[at..].starts_with('$');
         rest = &rest[at + 1..];
-        let name = |c: char| is_variable && (c.is_ascii_alphanumeric() || c == '_');
-        // `$'text'` is text.
-        out.push_str(if rest.starts_with(name) { " " } else { "" });
-        rest = rest.trim_start_matches(name);
+        let inner = rest.trim_start_matches('{');
+        let end = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+        let is_short = inner.starts_with(|c: char| c.is_ascii_digit());
+        let name = if is_short { 1 } else { inner.find(end).unwrap_or(inner.len()) };
+        if is_variable && name > 0 {
+            out.push(' ');
+            rest = inner[name..].trim_start_matches([':', '-', '+', '=', '?']);
+        }
     }
     out + rest
 }

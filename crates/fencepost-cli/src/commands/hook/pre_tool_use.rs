@@ -18,8 +18,7 @@ use serde_json::Value;
 use std::sync::LazyLock;
 
 /// Finds `fence` as a command, and not in the name of a file.
-static FENCE: LazyLock<Option<guarded::Rules>> =
-    LazyLock::new(|| guarded::Rules::parse(&["fence".into()]).ok());
+static FENCE: LazyLock<Option<guarded::Rules>> = LazyLock::new(|| guarded::Rules::parse(&["fence"]).ok());
 
 impl Call<'_> {
     /// It never fails: a hook that says nothing lets the tool pass.

@@ -34,7 +34,8 @@ pub fn guard(program: &str, strict: bool) -> String {
 const NET: &str = "p=[^a-z0-9_.]; e=\"(.exe|.cmd|.bat)?[^a-z0-9_]\"; w=[^a-z0-9_.-]; g=\"(.*[^a-z0-9_./-])?\"; \
                    q=$(awk -v f=%c%c%c \"BEGIN{printf f,92,34,39}\" 2>/dev/null); b=${q%??}; \
                    s=$(printf %s \"${i#*tool_input}\" 2>/dev/null | tr -s \"[:space:]\" \" \" | \
-                   sed -e \"s/$b$b$b$b$b${b}n//g\" -e \"s/$b$b[nrt]/ /g\" -e \"s/[$][A-Za-z0-9_]*/ /g\" -e \"s/:[-=+?]/ /g\"); \
+                   sed -e \"s/$b$b$b$b$b${b}n//g\" -e \"s/$b$b[nrt]/ /g\" -e \"s/[$][{]*[A-Za-z_][A-Za-z0-9_]*:*[-=+?]*/ /g\" \
+                   -e \"s/[$][{]*[0-9]:*[-=+?]*/ /g\" -e \"s/[$]/ /g\" -e \"s/:[-=+?]/ /g\"); \
                    n=$(printf %s \"$s\" | sed -e \"s/[$q]//g\"); m=$(printf %s \"$s\" | sed -e \"s/[$q]/ /g\")";
 
 /// The built-in guarded list as an extended regular expression, with the variables of [`NET`].
