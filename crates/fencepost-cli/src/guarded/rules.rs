@@ -69,7 +69,7 @@ impl Rule {
     fn parse(text: &str) -> Result<Rule, String> {
         let words = text.split_whitespace().map(|word| word.split('|').map(str::to_lowercase).collect());
         let words: Vec<Vec<String>> = words.collect();
-        let is_seen = |word: &String| words::readings(word)[0].iter().any(|seen| seen.text == *word);
+        let is_seen = |word: &String| words::words(word).iter().any(|seen| seen.text == *word);
         let is_word = |word: &String| !word.is_empty() && is_seen(word);
         let has_program = words.first().is_some_and(|first| !first[0].starts_with('-'));
         match has_program && words.iter().flatten().all(is_word) {

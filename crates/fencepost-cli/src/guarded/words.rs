@@ -20,7 +20,7 @@ pub fn readings(line: &str) -> [Vec<Word>; 4] {
     ]
 }
 
-fn words(line: &str) -> Vec<Word> {
+pub fn words(line: &str) -> Vec<Word> {
     let text = without_quotes(line).to_lowercase();
     let mut words = Vec::new();
     for word in text.split(|c: char| !(c.is_alphanumeric() || "-_.:/@=+".contains(c))) {
