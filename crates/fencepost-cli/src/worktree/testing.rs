@@ -3,7 +3,6 @@
 use super::{Attempt, Created, Plan, Repository, Tree, git::prepare};
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -81,10 +80,12 @@ pub fn read(directory: &Path, file: &str) -> String {
     fs::read_to_string(directory.join(file)).unwrap_or_default()
 }
 
+/// Another process writes it: one that a test starts meanwhile would inherit the open file, and an open program cannot be run.
 pub fn program(path: &Path, script: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+    let written = Command::new("sh").args(["-c", write]).arg(path).arg(script).status();
+    assert!(written.expect("sh").success());
 }
 
 /// Runs git, with words that have no spaces.
