@@ -2,10 +2,12 @@
 
 use crate::{
     context::Context,
+    environment::{duration, variable},
+    identity,
     output::{events::time_of_day, text::wrapped},
 };
 use clap::{Args, Subcommand};
-use fencepost::{Code, Error, Millis, Result, files};
+use fencepost::{Code, Error, Result, files};
 use std::process::ExitCode;
 
 /// Declares the commands, in the groups under which `--help` lists them.
@@ -146,15 +148,18 @@ fn priority(text: &str) -> Result<i64, String> {
         .map_err(|_| "a priority is a number from 0 to 100, higher first; 50 is the default".to_owned())
 }
 
-/// `30s`, `30m`, `2h`.
-fn duration(text: &str) -> Result<Millis, String> {
-    let malformed = || "not a duration such as 30s, 30m or 2h".to_owned();
-    let span: jiff::Span = text.parse().map_err(|_| malformed())?;
-    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| malformed())?;
-    if span.is_negative() {
-        return Err(malformed());
-    }
-    Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
+/// Refuses in an agent's session, and in a child of a worker: `action`, such as "lifts the guard", is for a person.
+fn check_person(action: &str) -> Result<()> {
+    // Also if the agent names another run.
+    let identity = identity::identify(None, None);
+    let message = match variable("FENCE_TRIGGER") {
+        _ if identity.reason.is_agent() => {
+            format!("this is an agent's session (run `{}`), and only a person {action}", identity.run)
+        }
+        Some(_) => format!("this process was started by fence work, and only a person {action}"),
+        None => return Ok(()),
+    };
+    Err(Error::new(Code::Forbidden, message).hint("a person runs it in a terminal of their own"))
 }
 
 /// The reason for waiting, for the progress line: ``lock `deploy` is held by run … until 12:04:10``.

@@ -1,6 +1,6 @@
 //! Environment variables, and the user's directories.
 
-use fencepost::{Code, Error, Result};
+use fencepost::{Code, Error, Millis, Result};
 use std::path::PathBuf;
 
 /// The name of a fleet's database in the directory that holds it.
@@ -81,4 +81,15 @@ pub fn data_home() -> Option<PathBuf> {
 
 fn directory(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// `30s`, `30m`, `2h`.
+pub fn duration(text: &str) -> Result<Millis, String> {
+    let malformed = || "not a duration such as 30s, 30m or 2h".to_owned();
+    let span: jiff::Span = text.parse().map_err(|_| malformed())?;
+    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| malformed())?;
+    if span.is_negative() {
+        return Err(malformed());
+    }
+    Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }

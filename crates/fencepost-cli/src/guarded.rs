@@ -13,7 +13,7 @@ pub mod shell;
 pub mod tests;
 mod words;
 
-pub use harmless::runs_nothing;
+pub use harmless::is_fence;
 pub use rules::{DEFAULT, Rules};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

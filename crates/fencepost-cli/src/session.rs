@@ -3,11 +3,13 @@
 
 mod ends;
 mod file;
+mod fleet;
 mod standing;
 
 pub use ends::{Sessions, ends, of_call, texts};
 use fencepost::{Millis, Time, claim, claim::Verdict};
-pub use file::{Known, Locked, Taken, acknowledge, forget_old, given_back, known, lift, renewed, unanswered};
+pub use file::{Known, Locked, acknowledge, forget_old, given_back, known, lift, read, renewed, unanswered};
+pub use fleet::{Deadline, Fleet};
 use serde::{Deserialize, Serialize};
 pub use standing::Standing;
 use std::collections::BTreeMap;
@@ -146,6 +148,7 @@ impl Session {
                 }
                 (None, None) => {
                     self.acknowledge();
+                    self.acknowledged.clear();
                     // An earlier claim of the same item, of whose loss nobody knew yet.
                     let is_same = |held: &Held| {
                         held.fleet == claim.fleet && resource(&held.token) == resource(&claim.token)
@@ -168,8 +171,12 @@ impl Session {
     pub fn end(&mut self, fleet: &str, token: &str, verb: &str) {
         self.held.retain(|held| !held.is(fleet, token));
         self.lost.retain(|lost| !lost.is(fleet, token));
-        let is_completed = ["accept", "done", "done_many", "respond", "settle", "verdict"].contains(&verb);
-        self.ended = Some(if is_completed { Ended::Completed } else { Ended::GivenUp });
+        match verb {
+            // The answer to an offer is no work.
+            "accept" | "reject" => {}
+            "done" | "done_many" | "respond" | "settle" | "verdict" => self.ended = Some(Ended::Completed),
+            _ => self.ended = Some(Ended::GivenUp),
+        }
     }
 
     /// The claim is over, and the session did not end it.
@@ -199,6 +206,11 @@ impl Session {
         }
     }
 
+    /// The tokens of claims in this fleet that it may hold.
+    pub fn may_hold_in(&self, fleet: &str) -> Vec<String> {
+        self.may_hold().filter(|(of, _)| *of == fleet).map(|(_, token)| token.to_owned()).collect()
+    }
+
     /// The fleets and tokens of claims that it may hold: after a lease ended while the fleet could not be asked, the claim may be alive.
     pub fn may_hold(&self) -> impl Iterator<Item = (&str, &str)> {
         let held = self.held.iter().map(|held| (held.fleet.as_str(), held.token.as_str()));
@@ -217,7 +229,8 @@ impl Session {
 
     /// Was the fleet silent a moment ago?
     pub fn is_silent(&self, now: Time) -> bool {
-        self.silent_until.is_some_and(|until| now < until)
+        // Not for hours, if the clock was ahead when this was written.
+        self.silent_until.is_some_and(|until| now < until && until.since(now) <= SILENT_FOR)
     }
 
     /// Must the fleet be asked before the next tool? After a loss, too: the session may have claimed since where its hooks do not look.

@@ -1,4 +1,4 @@
-use super::{lift, text};
+use super::{check_person, text};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Op, Result, op, run};
@@ -25,7 +25,7 @@ impl Call {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Some(name) = self.name else { return list(context) };
         if op::find(&name)?.name == run::Lift::NAME {
-            lift::check_person("lifts the guard")?;
+            check_person("lifts the guard")?;
         }
         let reply = context.call_by_name(&name, &text(self.request)?).await?;
         match context.json() {

@@ -16,8 +16,8 @@ verbs![install::Install, status::Status, forget::Forget, hook::Hook];
 
 /// Make git refuse commits and pushes under a claim that is over
 ///
-/// With its hooks a commit under FENCE_CLAIM gets the trailer `Fence: task/auth-3@42 3fa9c1d2` (the token and the fleet's short id), and
-/// commits and pushes are refused once the claim is over. A repository that receives pushes refuses a push whose fence is lower than one
+/// With its hooks a commit under FENCE_CLAIM, or in an agent's session that holds a task, gets the trailer `Fence: task/auth-3@42 3fa9c1d2`
+/// (the token and the fleet's short id), and commits and pushes are refused once the claim is over. A repository that receives pushes refuses a push whose fence is lower than one
 /// it accepted for the same task. It does that without asking the fleet. The fence stops work that is late; it does not stop somebody
 /// who removes the trailer.
 ///

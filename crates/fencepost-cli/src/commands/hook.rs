@@ -5,7 +5,6 @@
 //! whenever it cannot tell that the session may run it. The other events never fail: a client would show the error to its user at
 //! every step.
 
-mod fleet;
 mod input;
 mod post_tool_use;
 mod pre_tool_use;
@@ -19,11 +18,14 @@ mod teammate_idle;
 mod tool;
 mod user_prompt_submit;
 
-use crate::{context::Context, guarded, output::untrusted};
+use crate::{
+    context::Context,
+    guarded,
+    output::untrusted,
+    session::{Deadline, Fleet},
+};
 use clap::{Args, ValueEnum};
 use fencepost::{Code, Error, Result, claim};
-pub use fleet::Deadline;
-use fleet::Fleet;
 pub use input::Input;
 pub use refresh::refreshed;
 use reply::Reply;

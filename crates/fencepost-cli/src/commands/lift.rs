@@ -1,5 +1,5 @@
-use super::duration;
-use crate::{context::Context, environment::variable, identity, session};
+use super::{check_person, duration};
+use crate::{context::Context, session};
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, Time, run};
 use serde::{Deserialize, Serialize};
@@ -35,20 +35,6 @@ struct Reply {
     until: Time,
     /// The fleet has it in its log.
     logged: bool,
-}
-
-/// Refuses in an agent's session, and in a child of a worker: `action`, such as "lifts the guard", is for a person.
-pub fn check_person(action: &str) -> Result<()> {
-    // Also if the agent names another run.
-    let identity = identity::identify(None, None);
-    let message = match variable("FENCE_TRIGGER") {
-        _ if identity.reason.is_agent() => {
-            format!("this is an agent's session (run `{}`), and only a person {action}", identity.run)
-        }
-        Some(_) => format!("this process was started by fence work, and only a person {action}"),
-        None => return Ok(()),
-    };
-    Err(Error::new(Code::Forbidden, message).hint("a person runs it in a terminal of their own"))
 }
 
 impl Lift {

@@ -9,7 +9,7 @@ use crate::{
     session,
 };
 use clap::Args;
-use fencepost::{Code, Error, Millis, Result, claim};
+use fencepost::{Clock, Code, Error, Millis, Result, claim};
 use fencepost_mcp::Connection;
 use host::{Ask, Stdio};
 use std::{io::IsTerminal, process::ExitCode, sync::Arc};
@@ -85,7 +85,7 @@ async fn answer(context: &Context, owner: Option<&Owner>, question: Ask) {
         }
         Ask::Remember { record, claims } => context.remember_for(&record, &claims),
         Ask::Acknowledge { record, reply } => {
-            let _ = reply.send(session::acknowledge(&record, context.terminal.now()));
+            let _ = reply.send(session::acknowledge(&record, Clock::System.read()));
         }
         Ask::WakeKeepers => keeper::wake_all(context),
     }

@@ -1,4 +1,4 @@
-use super::lift::check_person;
+use super::check_person;
 use crate::{
     context::Context,
     output::table::{Cell, Table},

@@ -1,4 +1,4 @@
-use super::r#loop::LOOP_FILE;
+use super::{check_person, r#loop::LOOP_FILE};
 use crate::{
     context::Context,
     environment::DATABASE,
@@ -87,6 +87,8 @@ impl Trust {
         if self.revoke {
             return revoke(&decisions, self.path.as_deref(), &here, context);
         }
+        // A trusted file sets the guarded list, and the server that gets the key.
+        check_person("trusts a file")?;
         let mut trusted = Vec::new();
         for (path, found) in found(self.path.as_deref(), &here)? {
             trusted.push(found.trust(&decisions, path, &context.command_line())?);

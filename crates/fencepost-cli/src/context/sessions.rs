@@ -2,24 +2,25 @@
 
 use super::Context;
 use crate::{
-    identity::{self, Reason},
-    session::{self, Held, Locked, Sessions},
+    environment::variable,
+    identity::{self, Identity, Reason},
+    session::{self, Deadline, Held, Locked, Sessions},
 };
-use fencepost::{Result, claim::Claim};
+use fencepost::{Clock, Result, claim::Claim};
 use serde_json::Value;
 
 impl Context {
     /// The runs whose records count for a process in an agent's session, the innermost first: a run that was named, a subagent, the
     /// session. None for a person.
     pub fn session_runs(&self) -> Vec<String> {
-        let (own, session) = (self.identity(), identity::identify(None, None));
+        let (own, session) = (self.identity(), session_of_process());
         let mut runs = Vec::new();
         if session.reason.is_agent() {
             runs.extend(identity::with_session(&own.run));
             runs.extend(identity::with_session(&session.run).into_iter().filter(|run| *run != own.run));
         }
         let session = runs.last().cloned();
-        // The session once, at the end.
+        // A subagent and its run both name the session: it counts once, and last.
         runs.retain(|run| Some(run) != session.as_ref());
         runs.into_iter().chain(session).collect()
     }
@@ -28,7 +29,7 @@ impl Context {
     /// its hooks act for that one, and a claim for a run that a command names is its session's, too.
     pub fn records(&self) -> Vec<String> {
         let own = self.identity();
-        let session = identity::identify(None, None);
+        let session = session_of_process();
         match (own.reason.is_agent(), session.reason.is_agent(), &own.reason) {
             (true, ..) => vec![own.run.clone()],
             (false, true, Reason::Variable) => vec![own.run.clone(), session.run],
@@ -50,9 +51,10 @@ impl Context {
         if claims.is_empty() {
             return;
         }
-        let (fleet, now) = (location.absolute_url(), self.terminal.now());
+        // A server of MCP began long ago.
+        let (fleet, now) = (location.absolute_url(), Clock::System.read());
         let held = claims.iter().map(|claim| Held::confirmed(claim, &fleet, now)).collect();
-        let mut locked = Locked::open(run);
+        let mut locked = Locked::open(run, Deadline::from_now());
         locked.session.hold(held);
         // Without the file, the hooks find the claims of the session's own run.
         let _ = locked.save(now);
@@ -72,4 +74,10 @@ impl Context {
         let (fleet, address) = (self.connection().await?, self.location()?.absolute_url());
         Sessions { runs: &runs, fleet, address: &address }.call(op, call, texts, self.terminal.now()).await
     }
+}
+
+/// The agent's session that this process belongs to, or its subagent, which the client's hook names by `FENCE_RUN`; whatever run a flag names.
+fn session_of_process() -> Identity {
+    let named = variable(identity::RUN).map(|run| identity::identify(None, Some(run)));
+    named.filter(|named| named.reason.is_agent()).unwrap_or_else(|| identity::identify(None, None))
 }

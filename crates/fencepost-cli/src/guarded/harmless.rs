@@ -137,7 +137,7 @@ fn is_inert(command: &Command) -> bool {
     // With these a script of awk runs a command or writes a file.
     let runs = |word: &Word| "system getline | > @".split(' ').any(|part| word.text.contains(part));
     match program {
-        "fence" => runs_nothing(command),
+        "fence" => is_fence(command) && !words.any(|word| is_in(FENCE_RUNS, &word.text)),
         "sed" => {
             let script = words.find(|word| !is_in("-E -i -n -r", &word.text));
             script.is_some_and(|word| word.is_literal() && is_script(&word.text))
@@ -150,13 +150,12 @@ fn is_inert(command: &Command) -> bool {
     }
 }
 
-/// Is it a command of fence that runs no other one? All its words are known, except texts of a task.
-pub fn runs_nothing(command: &Command) -> bool {
+/// Is it a command of fence whose words are all known, except texts of a task?
+pub fn is_fence(command: &Command) -> bool {
     let own = command.own();
     let is_value = |option: &str| option.starts_with("--") && is_in(VALUES, option);
     let is_known = |place: usize| own[place].is_literal() || is_value(&own[place - 1].text);
-    command.word(0) == "fence"
-        && (1..own.len()).all(|place| is_known(place) && !is_in(FENCE_RUNS, &own[place].text))
+    command.word(0) == "fence" && (1..own.len()).all(is_known)
 }
 
 /// `s/one/other/g`, `/one/p` or `1,9p`: with others, sed runs or writes what it matched.

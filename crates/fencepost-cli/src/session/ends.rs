@@ -1,7 +1,7 @@
 //! The claims of a session that an op ends. The fleet keeps only the last end of an item, so a session records what it ended itself. It must
 //! never record a claim that it lost before: then nothing would stop it.
 
-use super::{Session, file};
+use super::file;
 use fencepost::{
     Error, Result, Time, claim,
     op::{AnyOp, AnyReply},
@@ -79,7 +79,7 @@ impl Sessions<'_> {
     /// The claims of the sessions that are alive.
     async fn alive(&self) -> Vec<String> {
         let mut alive = Vec::new();
-        for token in self.runs.iter().flat_map(|run| tokens(&file::read(run), self.address)) {
+        for token in self.runs.iter().flat_map(|run| file::read(run).may_hold_in(self.address)) {
             if !alive.contains(&token) && self.lives(&token).await.unwrap_or(false) {
                 alive.push(token);
             }
@@ -90,11 +90,6 @@ impl Sessions<'_> {
     async fn lives(&self, token: &str) -> Result<bool> {
         Ok(self.fleet.call(claim::Guard::new(token)).await?.ok)
     }
-}
-
-/// The claims in this fleet that the session may hold.
-fn tokens(session: &Session, address: &str) -> Vec<String> {
-    session.may_hold().filter(|(fleet, _)| *fleet == address).map(|(_, token)| token.to_owned()).collect()
 }
 
 /// The tokens of a request: one, several, or those of a batch that were accepted.

@@ -1,6 +1,6 @@
 //! The file of a session.
 
-use super::{Lift, Lost, SILENT_FOR, Session};
+use super::{Deadline, Lift, Lost, SILENT_FOR, Session};
 use crate::{
     identity::recorded,
     private_files::{Directory, Missing},
@@ -8,8 +8,8 @@ use crate::{
 use fencepost::{Error, Millis, Result, Time, claim::Claim};
 use std::{
     fs::{File, TryLockError},
-    io,
-    time::UNIX_EPOCH,
+    io, thread,
+    time::{Duration, UNIX_EPOCH},
 };
 
 const PREFIX: &str = "session-";
@@ -28,48 +28,24 @@ pub struct Locked {
     pub session: Session,
 }
 
-/// How to lock a record that another process has locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
-    Wait,
-    /// The record is read, and cannot be saved.
-    Skip,
-}
+/// How often a locked record is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 impl Locked {
-    pub fn open(run: &str) -> Self {
-        Self::open_if(run, Taken::Wait)
-    }
-
-    pub fn open_if(run: &str, taken: Taken) -> Self {
+    /// Waits until the deadline if another process has locked the record: that one may be frozen. After it the record is only read,
+    /// and cannot be saved.
+    pub fn open(run: &str, deadline: Deadline) -> Self {
         let name = name(run);
-        let lock = |file: &File| match taken {
-            Taken::Wait => file.lock(),
-            Taken::Skip => file.try_lock().map_err(|e| match e {
-                TryLockError::Error(e) => e,
-                TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
-            }),
-        };
         // The file itself is replaced, and cannot have the lock.
         let locked = |directory: Directory| {
             let file = directory.file(&format!("{name}{LOCK}"), Missing::Create)?;
-            lock(&file)?;
+            lock(&file, deadline)?;
             Ok((directory, file))
         };
         let kept = recorded::directory().and_then(locked);
         // In a client's sandbox the record can be read, and not be locked.
         let session = recorded::directory().ok().and_then(|directory| parse(&directory, &name));
         Self { session: session.unwrap_or_default(), kept, name }
-    }
-
-    /// Has another process locked it?
-    pub fn is_taken(&self) -> bool {
-        self.kept.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
-    }
-
-    /// Is there a file for it?
-    pub fn is_kept(&self) -> bool {
-        self.kept.is_ok()
     }
 
     pub fn save(mut self, now: Time) -> Result<()> {
@@ -79,6 +55,20 @@ impl Locked {
         self.session.written_at = Some(now);
         let text = serde_json::to_string(&self.session).map_err(Error::internal)?;
         recorded::replace(directory, &self.name, text.as_bytes()).map_err(|e| failed(&e))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "no event tells that a file is unlocked")]
+fn lock(file: &File, deadline: Deadline) -> io::Result<()> {
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) if deadline.is_over() => {
+                return Err(io::Error::other("another process has locked it"));
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(TRY_AGAIN),
+        }
     }
 }
 
@@ -112,7 +102,7 @@ pub fn known(runs: &[String], now: Time) -> Known {
 /// The record after the fleet could not be asked, for this reason. Claims that lapsed are written down as lost, so that the session can
 /// acknowledge that without the fleet.
 pub fn unanswered(run: &str, why: &Error, now: Time) -> Session {
-    let mut locked = Locked::open_if(run, Taken::Skip);
+    let mut locked = Locked::open(run, Deadline::at_once());
     let before = locked.session.clone();
     locked.session.lapse(now);
     // A session without claims has nothing to remember.
@@ -129,7 +119,7 @@ pub fn unanswered(run: &str, why: &Error, now: Time) -> Session {
 
 /// The session of this run acknowledges what it lost.
 pub fn acknowledge(run: &str, now: Time) -> Result<Vec<Lost>> {
-    let mut locked = Locked::open(run);
+    let mut locked = Locked::open(run, Deadline::from_now());
     let is_new = !locked.session.lost.is_empty();
     let acknowledged = locked.session.acknowledge().to_vec();
     if is_new {
@@ -145,7 +135,7 @@ pub fn ended(run: &str, fleet: &str, tokens: &[String], verb: &str, now: Time) {
     if !is_known(&read(run)) {
         return;
     }
-    let mut locked = Locked::open(run);
+    let mut locked = Locked::open(run, Deadline::from_now());
     for token in tokens {
         if locked.session.knows(fleet, token) {
             locked.session.end(fleet, token, verb);
@@ -163,7 +153,7 @@ pub fn given_back(run: &str, fleet: &str, claims: &[Claim], now: Time) {
 
 /// The keeper renewed this run until then. It does not wait for a hook that has the file, because that one asks the fleet itself.
 pub fn renewed(session: &str, fleet: &str, run: &str, until: Time, now: Time) {
-    let mut locked = Locked::open_if(session, Taken::Skip);
+    let mut locked = Locked::open(session, Deadline::at_once());
     if locked.session.held.iter().any(|held| held.run == run) {
         locked.session.renew(fleet, run, until);
         // Without it the hooks ask the fleet.
@@ -171,15 +161,19 @@ pub fn renewed(session: &str, fleet: &str, run: &str, until: Time, now: Time) {
     }
 }
 
-/// Lifts the guard of a session and of its subagents, on this machine. A person has seen what they lost.
+/// Lifts the guard of a session and of its subagents, on this machine. A person has seen what they lost, except when the lift ends.
 pub fn lift(run: &str, lift: Lift, now: Time) -> Result<()> {
+    let begins = lift.until > now;
     let subagents = format!("{}.", name(run));
     let others = recorded::directory().and_then(|directory| directory.names()).unwrap_or_default();
+    let others = if begins { others } else { Vec::new() };
     for name in others.iter().filter(|name| name.starts_with(&subagents) && !name.ends_with(LOCK)) {
         acknowledge(name.strip_prefix(PREFIX).unwrap_or(name), now)?;
     }
-    let mut locked = Locked::open(run);
-    locked.session.acknowledge();
+    let mut locked = Locked::open(run, Deadline::from_now());
+    if begins {
+        locked.session.acknowledge();
+    }
     locked.session.lift = Some(lift);
     locked.save(now)
 }

@@ -101,6 +101,10 @@ mod tests {
             ("claim a; at 9; renew; at 10; offline", "holds"),
             ("claim a max; at 9; renew; at 10; offline", "lost"),
             ("claim a; someday a", "gave up"),
+            // The answer to an offer is no work.
+            ("claim a; release a; claim b; accept b", "gave up"),
+            ("claim a; done a; claim b; reject b", "completed"),
+            ("claim a; accept a", "never claimed"),
             // It was renewed all the same.
             ("claim a; at 10; offline; claim a", "holds"),
             ("ack", "never claimed"),
@@ -114,5 +118,35 @@ mod tests {
         ] {
             assert_eq!(after(steps), expected, "{steps}");
         }
+    }
+
+    /// A record that was written while the clock was hours ahead.
+    #[test]
+    fn a_fleet_is_left_alone_for_a_minute_at_most() {
+        let silent_at = |until: i64| {
+            Session { silent_until: Some(Time(until)), ..Session::default() }.is_silent(Time(1_000))
+        };
+        assert!(silent_at(1_001) && silent_at(61_000));
+        assert!(!silent_at(1_000) && !silent_at(61_001));
+    }
+
+    #[test]
+    fn a_new_claim_ends_what_was_acknowledged_before() {
+        let held = |token: &str| {
+            vec![Held {
+                token: token.into(),
+                fleet: "1".into(),
+                run: "r".into(),
+                until: Time(9),
+                limit: None,
+            }]
+        };
+        let mut session = Session::default();
+        session.hold(held("a"));
+        session.lose("1", "a", Loss::Taken, Time(0));
+        assert_eq!(session.acknowledge().len(), 1);
+        assert_eq!(session.acknowledge().len(), 1, "the command says what its hook acknowledged");
+        session.hold(held("b"));
+        assert!(session.acknowledge().is_empty());
     }
 }

@@ -410,12 +410,12 @@ fn nothing_is_committed_or_pushed_if_the_claim_cannot_be_checked() {
     );
     let commit = "git commit --allow-empty -m x";
     let said = refused(&place, &format!("{UNDER_1} FENCE_DB=/nowhere/fence.db {commit}"));
-    says(&said, "error: no commit: the claim in FENCE_CLAIM cannot be checked: there is no fleet at ");
+    says(&said, "error: no commit: the claim cannot be checked: there is no fleet at ");
     says(&said, "env -u FENCE_CLAIM git commit");
     let unreachable = "FENCE_DB=postgres://127.0.0.1:1/nothing";
     says(
         &refused(&place, &format!("{UNDER_1} {unreachable} git push origin HEAD:x")),
-        "error: no push: the claim in FENCE_CLAIM cannot be checked",
+        "error: no push: the claim cannot be checked",
     );
     // The checks are not the only ones: the trailer needs the fleet, too.
     says(&refused(&place, &format!("{UNDER_1} {unreachable} {commit} --no-verify")), "cannot be checked");

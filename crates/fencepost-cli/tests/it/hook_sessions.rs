@@ -102,9 +102,12 @@ on_both! {
         );
         passes(&hook_with(&sealed, &["pre-tool-use"], &recorded("claude", "pre-tool-use-mcp"), &[]));
 
-        // A subagent may push under the claim of its session, and must finish its own before it stops.
+        // The hooks of git learn the run, too. The subagent must finish its claim before it stops.
         event["tool_input"] = json!({ "command": "git push" });
-        passes(&hook_with(&sealed, &["pre-tool-use"], &event, &[]));
+        let said = hook_with(&sealed, &["pre-tool-use"], &event, &[]);
+        let reply: Value = serde_json::from_str(&said.out).expect("JSON");
+        let push = &reply["hookSpecificOutput"]["updatedInput"]["command"];
+        assert_eq!((said.code, push), (0, &json!(format!("export FENCE_RUN={session}.{subagent}; git push"))));
         let stop = |again: bool| {
             let mut stop = recorded("claude", "subagent-stop");
             stop["stop_hook_active"] = json!(again);

@@ -448,6 +448,7 @@ fn the_git_fence_follows_the_standing_of_a_session() {
     let gone = [("FENCE_URL", "http://127.0.0.1:9")];
     let no = [("FENCE_HOOK_STRICT", "No")];
     let strict = [("FENCE_HOOK_STRICT", "1")];
+    std::fs::write(sealed.path().join("strict.toml"), "[hook]\nstrict = true\n").expect("written");
     let lose = |task: &str| drop(sealed.ok(&["unclaim", task]));
     for (name, script, lost, told) in [
         ("holds", "fence claim auth-1", None, ["", "", "", "nobody can tell"]),
@@ -477,6 +478,9 @@ fn the_git_fence_follows_the_standing_of_a_session() {
             );
             assert!(!may || !said.contains("no push"), "{name}: {line}: {said}");
         }
+        // The file of settings counts as well as the variable.
+        let (passed, said) = seen(name, &[("FENCE_CONFIG", "strict.toml")], &push(4));
+        assert_eq!(passed, name.starts_with("holds") || name == "lost-one", "{name}: {said}");
         // A commit asks nobody whether it may.
         let (passed, said) = seen(name, &gone, commit);
         assert_eq!(passed, name != "lost", "{name}: {said}");

@@ -210,8 +210,15 @@ on_both! {
         // A child of fence work, whatever client it is.
         let said = sealed.sh(&format!("FENCE_TRIGGER=pool_task {call}"));
         assert!(said.code == 1 && said.err.contains("only a person lifts the guard"), "{said:?}");
-        for (words, expected) in [("setup claude", "removes the guard"), ("git install", "removes the git fence")] {
-            let said = sealed.sh(&format!("./claude s 'fence {words} --remove; exit $?'"));
+        // A trusted file sets the guarded list.
+        std::fs::write(sealed.path().join("fence.toml"), "[hook]\nguard = [\"nothing\"]\n").expect("written");
+        for (words, expected) in [
+            ("setup claude --remove", "removes the guard"),
+            ("git install --remove", "removes the git fence"),
+            ("git forget auth-1", "forgets accepted fences"),
+            ("trust", "trusts a file"),
+        ] {
+            let said = sealed.sh(&format!("./claude s 'fence {words}; exit $?'"));
             assert!(said.code == 1 && said.err.contains(&format!("only a person {expected}")), "{said:?}");
         }
         let is_logged = || {

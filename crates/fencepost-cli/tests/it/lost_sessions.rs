@@ -6,8 +6,7 @@ use crate::{
         variable, with_input,
     },
     on_both,
-    sealed::{Finished, Sealed, eventually},
-    serve::Served,
+    sealed::{Finished, Sealed, Serving, eventually, lasting_address},
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -282,7 +281,7 @@ on_both! {
     }
 
     fn one_of_two_claims_is_lost(sealed: Sealed) {
-        fleet(&sealed, 2);
+        fleet(&sealed, 3);
         let (first, _) = (claimed(&sealed, "claude", "auth-1"), claimed(&sealed, "claude", "auth-2"));
         sealed.ok(&["unclaim", "auth-1"]);
         assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&first));
@@ -305,6 +304,14 @@ on_both! {
         sealed.ok(&["lift", &session("claude"), "--for", "0s"]);
         passes(&before(&sealed, "claude", "ls", &[]));
         denied(&before(&sealed, "claude", "git push", &[]));
+        // Its end acknowledges nothing that was lost meanwhile.
+        sealed.ok(&["lift", &session("claude"), "--for", "1h"]);
+        claimed(&sealed, "claude", "auth-3");
+        sealed.ok(&["cancel", "auth-3"]);
+        hook(&sealed, "claude", "post-tool-use");
+        passes(&before(&sealed, "claude", "ls", &[]));
+        sealed.ok(&["lift", &session("claude"), "--for", "0s"]);
+        assert!(denied(&before(&sealed, "claude", "ls", &[])).contains("was cancelled"));
     }
 
     /// By the record alone: the lease is over, and only then is the fleet asked.
@@ -363,6 +370,24 @@ on_both! {
         sealed.ok(&["unclaim", "auth-1"]);
         hook(&sealed, "claude", "post-tool-use");
         passes(&edit());
+        assert!(denied(&tool(&sealed, "claude", "Edit", json!({}), &[])).contains("task/auth-1@1"));
+        // The hooks of git tell them apart, too: the hook gives the subagent's command its run.
+        sealed.first_commit();
+        sealed.ok(&["git", "install"]);
+        let commit = "git commit -q --allow-empty -m x && git log -1 --format=%B; exit $?";
+        let refused = in_session(&sealed, "claude", commit);
+        assert!(refused.code != 0 && refused.err.contains("lost claim `task/auth-1@1`"), "{refused:?}");
+        let changed = |line: &str| {
+            let said = of("Bash", json!({ "command": line }));
+            let reply: Value = serde_json::from_str(&said.out).unwrap_or_default();
+            reply["hookSpecificOutput"]["updatedInput"]["command"].as_str().map(str::to_owned)
+        };
+        let committed = in_session(&sealed, "claude", &changed(commit).expect("another command"));
+        assert!(committed.code == 0 && committed.out.contains("Fence: task/auth-3@1 "), "{committed:?}");
+        assert_eq!(changed("git status"), None);
+        // A run that the command names does not make its claim the session's.
+        let claim = changed("fence claim auth-2 -q --run w").expect("another command");
+        in_session(&sealed, "claude", &format!("{claim}; fence release auth-2 --run w"));
         assert!(denied(&tool(&sealed, "claude", "Edit", json!({}), &[])).contains("task/auth-1@1"));
         // The subagent does not acknowledge for its session. A tool of ours does, by the hook.
         of("Bash", json!({ "command": "fence ack" }));
@@ -464,8 +489,9 @@ fn a_server_that_is_down_stops_pushes_and_no_commits() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     sealed.ok(&["add", "one", "--board", "auth"]);
-    let server = Served::start(&sealed, &[]);
-    let there = sealed.over(&format!("http://{}", server.address));
+    // Nobody else gets this port while the server is down.
+    let server = Serving::start(&sealed, &["--listen", &lasting_address()]);
+    let there = sealed.over(&server.url);
     there.first_commit();
     let git = |line: &str| in_session(&there, "claude", &format!("{line}; exit $?"));
     let made =
@@ -528,12 +554,18 @@ fn a_hook_sends_no_key_to_another_fleet() {
     let asked = std::thread::spawn(move || {
         use std::io::{Read, Write};
         let (mut stream, _) = other.accept().expect("a connection");
-        let mut request = [0; 4096];
-        let length = stream.read(&mut request).expect("a request");
+        let (mut request, mut part) = (Vec::new(), [0; 4096]);
+        loop {
+            let length = stream.read(&mut part).expect("a request");
+            request.extend_from_slice(&part[..length]);
+            if length == 0 || request.windows(4).any(|end| end == b"\r\n\r\n") {
+                break;
+            }
+        }
         let _ = stream.write_all(
             b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
         );
-        String::from_utf8_lossy(&request[..length]).into_owned()
+        String::from_utf8_lossy(&request).into_owned()
     });
     let run = session("claude");
     let mut changed = record(&sealed, &run);
@@ -586,7 +618,18 @@ fn a_locked_record_does_not_hold_a_hook_up() {
             .contains(&token)
     );
     hook_with(&sealed, &["post-tool-use"], &recorded("claude", "post-tool-use"), &soon);
+    // Nor the commands that write the record, such as a person's.
+    let ack = json!({ "command": "fence ack" });
+    passes(&tool_with(&sealed, "claude", "Bash", ack, &[], &soon));
+    let said = in_session(&sealed, "claude", "export FENCE_HOOK_TIMEOUT=100ms; fence ack; exit $?");
+    assert!(said.code == 1 && said.err.contains("another process has locked it"), "{said:?}");
+    let said = sealed.sh(&format!("FENCE_HOOK_TIMEOUT=100ms fence lift {run}"));
+    assert!(said.code == 1 && said.err.contains("another process has locked it"), "{said:?}");
+    let said = in_session(&sealed, "claude", "export FENCE_HOOK_TIMEOUT=100ms; fence claim auth-1; exit $?");
+    assert_eq!(said.code, 0, "{said:?}");
+    sealed.ok(&["unclaim", "auth-1"]);
     lock.unlock().expect("unlocked");
+    assert!(denied(&before(&sealed, "claude", "ls", &[])).contains(&token));
     in_session(&sealed, "claude", "fence ack");
     passes(&before(&sealed, "claude", "ls", &[]));
 }

@@ -6,7 +6,10 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    sync::Mutex,
+    sync::{
+        LazyLock, Mutex,
+        atomic::{AtomicU16, Ordering},
+    },
     time::Duration,
 };
 
@@ -33,7 +36,9 @@ impl Server {
 /// An address for a server that goes away and comes back. Its port is below those that a system gives to outgoing
 /// connections: one of another test could take it meanwhile.
 pub fn lasting_address() -> String {
-    let address = || format!("127.0.0.1:{}", fastrand::u16(20_000..26_000));
+    // Each test of this process gets another port, and a repetition does not meet connections of the one before.
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(fastrand::u16(..)));
+    let address = || format!("127.0.0.1:{}", 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 6_000);
     let free = |address: &String| std::net::TcpListener::bind(address).is_ok();
     std::iter::repeat_with(address).find(free).expect("a free port")
 }

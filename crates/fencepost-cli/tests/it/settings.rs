@@ -303,6 +303,14 @@ fn no_command_shows_a_password() {
         let shown = sealed.sh("cd project && fence trust; fence config show; fence trust --revoke");
         assert!(shown.out.contains("db") && !format!("{shown:?}").contains("CRET"), "{shown:?}");
     }
+    // By git's own command; `fence git install --ask` refuses such an address.
+    let shown = sealed.sh(
+        "git init -q && git config fence.ask 'http://kim:SECRET@127.0.0.1:9' && fence git status && fence git status --json && fence git install; exit $?",
+    );
+    assert!(
+        shown.code == 0 && shown.out.contains("kim") && !format!("{shown:?}").contains("CRET"),
+        "{shown:?}"
+    );
     let names = sealed.sh("find . -not -path './.git/*'");
     assert!(!names.out.contains("CRET"), "{names:?}");
 }

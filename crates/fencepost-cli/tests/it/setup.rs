@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::{DirBuilderExt, PermissionsExt, symlink},
     path::Path,
     process::{Command, Stdio},
 };
@@ -15,7 +15,8 @@ use std::{
 pub fn world() -> Sealed {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
-    fs::create_dir(sealed.path().join("home")).expect("made");
+    // Others could write there under umask 002, and then the hooks would use /tmp.
+    fs::DirBuilder::new().mode(0o700).create(sealed.path().join("home")).expect("made");
     sealed
 }
 

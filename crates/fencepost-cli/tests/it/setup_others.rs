@@ -149,6 +149,19 @@ fn hooks_of_another_installation_stay() {
         assert!(said.code == 0 && said.err.contains(why), "{said:?}");
         assert_eq!(read(&sealed, file), theirs);
 
+        // Without a guard of theirs, ours is added.
+        let unguarded = theirs.replace("fence hook pre-tool-use", "fence other pre-tool-use");
+        write(&sealed, file, &unguarded);
+        let said = run(&sealed, &["setup", recipe]);
+        assert!(said.code == 0 && said.err.contains("Each event is answered twice"), "{said:?}");
+        assert!(
+            clients(&sealed).1.iter().any(|one| one.starts_with("ok the hook of")),
+            "{:?}",
+            clients(&sealed)
+        );
+        ok(&sealed, &["setup", recipe, "--remove"]);
+        assert_eq!(read(&sealed, file), unguarded);
+
         // Both, as after a merge: ours are updated and removed, theirs stay.
         let programs = || -> BTreeSet<String> {
             let lines = texts(&sealed, file).into_iter();

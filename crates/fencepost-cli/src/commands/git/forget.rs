@@ -1,5 +1,8 @@
 use super::{accepted::Memory, repository::Repository};
-use crate::{commands::task_of, context::Context};
+use crate::{
+    commands::{check_person, task_of},
+    context::Context,
+};
 use clap::Args;
 use fencepost::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -29,6 +32,7 @@ struct Fence {
 
 impl Forget {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        check_person("forgets accepted fences")?;
         let repository = Repository::here().await?;
         let memory = Memory::lock(&repository.own_directory()).await?;
         let mut fences = memory.read()?;

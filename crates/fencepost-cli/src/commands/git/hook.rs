@@ -102,7 +102,7 @@ async fn check(context: &Context, token: &Token, effect: &str) -> Result<()> {
 
 /// A fleet that cannot be asked refuses, because the claim may be over.
 fn unchecked(error: Error, effect: &str) -> Error {
-    let message = format!("no {effect}: the claim in FENCE_CLAIM cannot be checked: {}", error.message());
+    let message = format!("no {effect}: the claim cannot be checked: {}", error.message());
     Error::new(error.code(), message).hint(format!(
         "try again when the fleet can be reached. A person who works without a claim runs: env -u FENCE_CLAIM git {effect}"
     ))

@@ -1,10 +1,10 @@
-use super::super::lift::check_person;
 use super::{
+    super::check_person,
     hook_script,
     place::{self, Found, Place},
     repository::{ASK, REQUIRE, Repository},
 };
-use crate::{context::Context, location::Location};
+use crate::{context::Context, location::Location, settings::without_password};
 use clap::Args;
 use fencepost::{Code, Error, Result, admin};
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,8 @@ use std::{fs, path::Path, process::ExitCode};
 /// Set the hooks in this git repository, or take them away
 ///
 /// All work trees of the repository share the hooks. A hook that is there is called first, and its failure counts. If core.hooksPath names
-/// a directory elsewhere, its files are not touched: the repository gets a directory of its own that calls them. Without FENCE_CLAIM, commits
-/// and pushes are not checked. Repeating the command changes nothing.
+/// a directory elsewhere, its files are not touched: the repository gets a directory of its own that calls them. A person's
+/// commits and pushes without FENCE_CLAIM are not checked. Repeating the command changes nothing.
 ///
 /// --ask and --require are for a repository that receives pushes, and stay until --remove (as fence.ask and fence.require in git's settings).
 ///
@@ -145,7 +145,7 @@ impl Install {
             directory: directory.display().to_string(),
             hooks,
             calls: place.before.clone(),
-            asks: repository.setting(ASK).await?,
+            asks: repository.setting(ASK).await?.map(|fleet| without_password(&fleet)),
             requires: repository.settings(REQUIRE).await?,
         })
     }

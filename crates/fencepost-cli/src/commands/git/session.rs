@@ -1,11 +1,11 @@
 //! The claim of an agent's session, for git without `FENCE_CLAIM`. So a push that a client's hook does not see, in a script or by an
 //! alias, is checked all the same.
 
-use super::super::hook::{Deadline, refreshed};
+use super::super::hook::refreshed;
 use crate::{
     context::Context,
-    environment::variable,
-    session::{self, Known, Lost, Standing},
+    session::{self, Deadline, Known, Lost, Standing},
+    settings,
 };
 use fencepost::{Code, Error, Result, Token};
 
@@ -56,8 +56,10 @@ fn push(context: &Context, session: &str, standing: &Standing) -> Result<()> {
             let hint = "push nothing of that work. fence ack acknowledges the loss, and ends this message";
             (lost_claim(lost), hint, true)
         }
-        Standing::Completed => ("completed its claim and holds no other".into(), CLAIM_FIRST, !is_strict()),
-        Standing::NeverClaimed => ("has claimed nothing".into(), CLAIM_FIRST, !is_strict()),
+        Standing::Completed => {
+            ("completed its claim and holds no other".into(), CLAIM_FIRST, !is_strict(context)?)
+        }
+        Standing::NeverClaimed => ("has claimed nothing".into(), CLAIM_FIRST, !is_strict(context)?),
         Standing::Holds | Standing::Lost(_) => return Ok(()),
     };
     let message = format!("this session (run `{session}`) {what}");
@@ -73,10 +75,13 @@ fn push(context: &Context, session: &str, standing: &Standing) -> Result<()> {
 
 const CLAIM_FIRST: &str = "if this belongs to a task, claim it first: fence claim --keep";
 
-/// By the same variable as for the client's hook, which reads it in the same way.
-fn is_strict() -> bool {
+/// By the same setting as for the client's hook.
+fn is_strict(context: &Context) -> Result<bool> {
+    let (_, file) = context.settings();
+    let settings = settings::by_command(&context.command_line(), file)?;
+    let strict = settings.into_iter().find(|setting| setting.key == "hook.strict");
     let is_no = |value: &str| matches!(value, "0" | "false" | "no" | "off" | "n" | "f");
-    variable("FENCE_HOOK_STRICT").is_some_and(|value| !is_no(&value.to_lowercase()))
+    Ok(strict.and_then(|setting| setting.value).is_some_and(|value| !is_no(&value.to_lowercase())))
 }
 
 fn lost_claim(lost: &[Lost]) -> String {

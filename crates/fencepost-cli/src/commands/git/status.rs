@@ -4,7 +4,7 @@ use super::{
     place::{self, Found, Place},
     repository::{ASK, HOOKS_PATH, REQUIRE, Repository},
 };
-use crate::{context::Context, output::table::Table};
+use crate::{context::Context, output::table::Table, settings::without_password};
 use clap::Args;
 use fencepost::Result;
 use serde::{Deserialize, Serialize};
@@ -91,7 +91,7 @@ impl Status {
             directory: place.directory.display().to_string(),
             hooks,
             calls: place.before.clone(),
-            asks: repository.setting(ASK).await?,
+            asks: repository.setting(ASK).await?.map(|fleet| without_password(&fleet)),
             requires: repository.settings(REQUIRE).await?,
             accepted: fences
                 .iter()

@@ -1,7 +1,7 @@
 //! After a tool: the run is renewed, and the agent is told once what concerns it: a lost claim, a cancelled task, a note, mail.
 
-use super::{Call, fleet::Fleet, quoted, refresh::refresh, reply::Reply};
-use crate::session::{Lost, SILENT_FOR, Session};
+use super::{Call, quoted, refresh::refresh, reply::Reply};
+use crate::session::{Fleet, Locked, Lost, SILENT_FOR, Session};
 use fencepost::{Millis, Result, channel, inbox, run, task};
 
 /// A run is renewed at most this often.
@@ -17,7 +17,7 @@ impl Call<'_> {
         let now = self.context.terminal.now();
         let mut told = Vec::new();
         for name in self.runs() {
-            let mut locked = self.deadline.record(&name).await;
+            let mut locked = Locked::open(&name, self.deadline);
             if locked.session.is_silent(now) {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Before a tool: the rule decides by the session's own record. Only for a guarded command, and after the end of a lease that the record
-//! knows, is the fleet asked.
+//! Before a tool: the rule decides by the session's own record. The fleet is asked for a guarded command, after a loss, and after the end
+//! of a lease.
 
 use super::{
     Call,
@@ -17,8 +17,10 @@ use fencepost::{Code, Error, Result, Token, claim};
 use serde_json::Value;
 use std::sync::LazyLock;
 
-/// Finds `fence` as a command, and not in the name of a file.
+/// Commands that act for a run: `fence`, and those of git that call its hooks. Not the name of a file.
 static FENCE: LazyLock<Option<guarded::Rules>> = LazyLock::new(|| guarded::Rules::parse(&["fence"]).ok());
+static GIT: LazyLock<Option<guarded::Rules>> = LazyLock::new(|| guarded::Rules::parse(&[GIT_HOOKED]).ok());
+const GIT_HOOKED: &str = "git am|cherry-pick|commit|merge|pull|push|rebase|revert";
 
 impl Call<'_> {
     /// It never fails: a hook that says nothing lets the tool pass.
@@ -153,11 +155,13 @@ impl Call<'_> {
         }
     }
 
-    /// A command of a subagent that uses fence, with its run.
+    /// A command of a subagent that uses fence, with its run. The hooks of git need the run as well, if the subagent stands for itself.
     fn in_run(&self, command: &str) -> Reply {
-        let uses_fence =
-            |_: &String| FENCE.as_ref().is_some_and(|rule| guarded::find(command, rule).is_some());
-        let Some(run) = self.subagent().filter(uses_fence) else { return Reply::Silent };
+        let names = |rules: &Option<guarded::Rules>| {
+            rules.as_ref().is_some_and(|rules| guarded::find(command, rules).is_some())
+        };
+        let acts = |run: &String| names(&FENCE) || names(&GIT) && !session::read(run).is_blank();
+        let Some(run) = self.subagent().filter(acts) else { return Reply::Silent };
         let Some(Value::Object(input)) = &self.input.tool_input else { return Reply::Silent };
         let mut input = input.clone();
         // The run's name has only characters that need no quotes.

@@ -1,9 +1,8 @@
 //! Asks the fleet which claims of a session are alive, and records what it says.
 
-use super::fleet::{Deadline, Fleet};
 use crate::{
     context::Context,
-    session::{Ended, Held, Loss, Lost, Session},
+    session::{Deadline, Ended, Fleet, Held, Locked, Loss, Lost, Session},
 };
 use fencepost::{Code, Result, Time, claim, run};
 use std::collections::BTreeSet;
@@ -28,12 +27,7 @@ pub async fn refresh(
     session.hold(claims.iter().map(|claim| Held::confirmed(claim, address, now)).collect());
     let mut lost = Vec::new();
     let listed = |token: &String| claims.iter().any(|claim| claim.token == *token);
-    let asked: Vec<String> = session
-        .may_hold()
-        .filter(|(fleet, _)| *fleet == address)
-        .map(|(_, token)| token.to_owned())
-        .collect();
-    for token in asked.iter().filter(|token| !listed(token)) {
+    for token in session.may_hold_in(address).iter().filter(|token| !listed(token)) {
         let guarded = fleet.call(claim::Guard::new(token)).await?;
         match (guarded.claim.filter(|_| guarded.ok), guarded.ended_by) {
             // It is another run's, which the session named.
@@ -49,7 +43,7 @@ pub async fn refresh(
 /// from there. An error if this directory's cannot be asked, or another one, and no claim here is alive.
 pub async fn refreshed(context: &Context, run: &str, deadline: Deadline) -> Result<Session> {
     let now = context.terminal.now();
-    let mut locked = deadline.record(run).await;
+    let mut locked = Locked::open(run, deadline);
     let here = context.location()?.absolute_url();
     let session = &mut locked.session;
     if context.location()?.is_there() {
@@ -81,9 +75,8 @@ pub async fn refreshed(context: &Context, run: &str, deadline: Deadline) -> Resu
         session.lapse(now);
     }
     let session = locked.session.clone();
-    if locked.is_kept() {
-        let _ = locked.save(now);
-    }
+    // Without the file the next hook asks again.
+    let _ = locked.save(now);
     match unreached.filter(|_| !lives_here) {
         Some(error) => Err(error),
         None => Ok(session),

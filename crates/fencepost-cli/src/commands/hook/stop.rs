@@ -1,10 +1,10 @@
 //! The agent stops. Without a person it must first finish what it holds; with one, its claims wait for the person.
 
-use super::{Call, Event, alive, fleet::Fleet, reply::Reply, tokens};
+use super::{Call, Event, alive, reply::Reply, tokens};
 use crate::{
     environment::variable,
     identity,
-    session::{self, Session},
+    session::{self, Fleet, Locked, Session},
 };
 use fencepost::{Result, claim, run};
 
@@ -14,7 +14,7 @@ impl Call<'_> {
             return Ok(Reply::Silent);
         }
         let (fleet, run) = (self.fleet().await?, self.run());
-        let mut locked = self.deadline.record(&run).await;
+        let mut locked = Locked::open(&run, self.deadline);
         let claims = self.held(&fleet, &run, &locked.session).await?;
         if claims.is_empty() {
             return Ok(Reply::Silent);

@@ -1,6 +1,7 @@
 //! A teammate is about to go idle: it is offered the next task.
 
 use super::{Call, quoted, reply::Reply};
+use crate::session::Locked;
 use fencepost::{Result, task};
 
 impl Call<'_> {
@@ -8,7 +9,7 @@ impl Call<'_> {
         let fleet = self.fleet().await?;
         let ready = task::Ready { board: self.hook.board.clone(), agent: self.context.agent(), limit: None };
         let ready = fleet.call(ready).await?.tasks;
-        let mut locked = self.deadline.record(&self.run()).await;
+        let mut locked = Locked::open(&self.run(), self.deadline);
         // Each task once: a teammate that does not take it may go idle.
         let Some(task) = ready.into_iter().find(|task| !locked.session.offered.contains(&task.id)) else {
             return Ok(Reply::Silent);

@@ -11,22 +11,31 @@ const SHELLS: [&str; 8] =
 const WRITERS: [&str; 7] =
     ["Edit", "MultiEdit", "Write", "NotebookEdit", "EnterWorktree", "ExitWorktree", "apply_patch"];
 
-/// Commands of fence that write files, serve others, or change the guard. A session that lost its claim needs none of them.
-const MORE_THAN_PLAIN: [&str; 13] = [
+/// Commands of fence that run other commands, write files, serve others, or change the guard. A session that lost its claim needs none
+/// of them.
+const MORE_THAN_PLAIN: [&str; 19] = [
     "backup",
     "completions",
+    "demo",
     "export",
     "git",
     "hook",
     "init",
     "keep",
+    "lift",
+    "lock",
     "man",
     "mcp",
+    "once",
     "serve",
     "setup",
     "trust",
     "watchdog",
+    "work",
+    "run/lift",
 ];
+/// Words that make more of a command.
+const MORE_WITH: [(&str, &str); 3] = [("loop", "run"), ("mail", "work"), ("prime", "--skill")];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tool {
@@ -82,10 +91,14 @@ impl Tool {
 pub fn plain_fence(line: &str) -> Option<Vec<String>> {
     let parsed = Line::parse(line)?;
     let [command] = parsed.commands.as_slice() else { return None };
-    let own = command.own();
-    let is_plain = command.is_plain() && parsed.written.is_empty() && guarded::runs_nothing(command);
-    let words: Vec<String> = own.iter().map(|word| word.text.clone()).collect();
-    (is_plain && !verbs(&words).any(|verb| MORE_THAN_PLAIN.contains(&verb))).then_some(words)
+    let words: Vec<String> = command.own().iter().map(|word| word.text.clone()).collect();
+    let is_plain = command.is_plain() && parsed.written.is_empty() && guarded::is_fence(command);
+    let has = |start: &str| words.iter().any(|word| word.starts_with(start));
+    let is_more = |verb| {
+        MORE_THAN_PLAIN.contains(&verb) || MORE_WITH.iter().any(|(name, with)| *name == verb && has(with))
+    };
+    // After `--` comes another command.
+    (is_plain && !words.iter().any(|word| word == "--") && !verbs(&words).any(is_more)).then_some(words)
 }
 
 /// The words that may be the command's name: the first that is no option, and that after a word which may be an option's value.
@@ -137,6 +150,10 @@ mod tests {
             "fence done auth-3 --output \"$result\"",
             "fence list --board git",
             "fence --json note auth-1 setup",
+            "fence note auth-1 lock",
+            "fence list --board work",
+            "fence loop status",
+            "fence prime",
         ] {
             assert!(plain_fence(line).is_some(), "{line}");
         }
@@ -161,6 +178,8 @@ mod tests {
             "fence export README.md --force",
             "fence man docs",
             "fence --json setup claude",
+            "fence prime --skill=DIR",
+            "fence call run/lift @lift.json",
             "fence --agent note setup claude",
             "fence guard task/auth-3@42 -- rm x",
             "fence {lock,a,--,rm,x}",
@@ -232,6 +251,31 @@ mod tests {
             let event =
                 Input { tool_name: Some(name.into()), tool_input: Some(input.clone()), ..Input::default() };
             assert_eq!(Tool::of(&event, &reads), expected, "{name} {input}");
+        }
+    }
+
+    /// A tool that a client does not call its hook for is not guarded.
+    #[test]
+    fn the_recipes_name_all_tools() {
+        for (recipe, missing) in [
+            // Names of Codex.
+            (
+                include_str!("../setup/recipes/claude.toml"),
+                "shell local_shell exec_command unified_exec write_stdin apply_patch",
+            ),
+            // Codex calls all its shells `Bash`, and no hook for `write_stdin`. The others are Claude Code's.
+            (
+                include_str!("../setup/recipes/codex.toml"),
+                "PowerShell Monitor shell local_shell exec_command unified_exec write_stdin Edit MultiEdit Write NotebookEdit EnterWorktree ExitWorktree",
+            ),
+        ] {
+            let (_, hooks) = recipe.split_once("\"PreToolUse\"").expect("hooks");
+            let (hooks, _) = hooks.split_once("\n    ]").expect("their end");
+            let matchers = hooks.split("\"matcher\": \"").skip(1).filter_map(|rest| rest.split_once('"'));
+            let named: Vec<&str> = matchers.flat_map(|(matcher, _)| matcher.split('|')).collect();
+            let tools = SHELLS.iter().chain(&WRITERS).copied().chain(["mcp__.*"]);
+            let unnamed: Vec<&str> = tools.filter(|tool| !named.contains(tool)).collect();
+            assert_eq!(unnamed.join(" "), missing);
         }
     }
 }

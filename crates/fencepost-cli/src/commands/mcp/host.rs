@@ -194,7 +194,8 @@ impl Host for Stdio {
             let fleet = if acting.run.is_empty() { fleet.clone() } else { fleet.in_run(&acting.run) };
             if session::ends(op.name()) {
                 // Recorded before the reply, after which the client's hooks look.
-                let sessions = Sessions { runs: &[record(acting)], fleet: &fleet, address };
+                let runs = identity::with_session(&record(acting));
+                let sessions = Sessions { runs: &runs, fleet: &fleet, address };
                 let texts = |reply: &AnyReply| session::of_call(op.as_ref(), reply);
                 let call = fleet.call_any(op.clone());
                 return sessions.call(op.name(), call, texts, Clock::System.read()).await;

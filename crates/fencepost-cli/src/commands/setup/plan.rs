@@ -301,7 +301,7 @@ impl<'a> Site<'a> {
 /// Hooks of other installations.
 struct Others {
     programs: Vec<String>,
-    /// The file has no hook of ours.
+    /// They guard commands, and the file has no hook of ours.
     alone: bool,
 }
 
@@ -340,10 +340,11 @@ impl Target {
 
     fn others(&self) -> Result<Option<Others>> {
         let (ours, others): (Vec<_>, Vec<_>) = self.hooks()?.into_iter().partition(|hook| hook.ours);
+        let guard = others.iter().any(|hook| hook.event == "pre-tool-use");
         let mut programs: Vec<_> = others.into_iter().map(|hook| hook.program).collect();
         programs.sort();
         programs.dedup();
-        Ok((!programs.is_empty()).then_some(Others { programs, alone: ours.is_empty() }))
+        Ok((!programs.is_empty()).then_some(Others { programs, alone: guard && ours.is_empty() }))
     }
 
     fn has_hooks(&self) -> bool {

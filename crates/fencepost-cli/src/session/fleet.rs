@@ -1,23 +1,18 @@
-//! The fleet of a hook. The client waits for the hook, so one deadline counts for all that it asks.
+//! The fleet of a session, as its hooks ask it. The client waits for a hook, so one deadline counts for all that it asks and waits for.
 
-use crate::{
-    environment::variable,
-    session::{Locked, Taken},
-};
+use crate::environment::{duration, variable};
 use fencepost::{Error, Millis, Op, Result};
 use fencepost_client::Connection;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 /// The time for all answers together.
 const ANSWERS: Millis = Millis::seconds(8);
 /// The longest that a person may set. The shell code around a hook ends it after 20 s, and then lets most commands pass.
 /// Tests run on slow machines, without that code.
 const LONGEST: Millis = if cfg!(debug_assertions) { Millis::minutes(10) } else { Millis::seconds(15) };
-/// How often a locked record is tried again.
-const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// When a hook stops waiting.
+/// When a hook, or a command that writes the record of a session, stops waiting.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     at: Instant,
@@ -26,9 +21,18 @@ pub struct Deadline {
 
 impl Deadline {
     pub fn from_now() -> Self {
-        let named = variable("FENCE_HOOK_TIMEOUT").and_then(|text| super::super::duration(&text).ok());
+        let named = variable("FENCE_HOOK_TIMEOUT").and_then(|text| duration(&text).ok());
         let limit = named.unwrap_or(ANSWERS).min(LONGEST);
         Self { at: Instant::now() + Duration::from(limit), limit }
+    }
+
+    /// For one that does not wait.
+    pub fn at_once() -> Self {
+        Self { at: Instant::now(), limit: Millis(0) }
+    }
+
+    pub fn is_over(self) -> bool {
+        Instant::now() >= self.at
     }
 
     /// The answer, or an error at the deadline.
@@ -40,17 +44,6 @@ impl Deadline {
     /// Opens the fleet. Others may wait for a lock that this hook holds, so nothing is tried twice.
     pub async fn open(self, opening: impl Future<Output = Result<Connection>>) -> Result<Fleet> {
         Ok(Fleet { connection: self.meet(opening).await?.without_retries(), deadline: self })
-    }
-
-    /// The record of a session. At the deadline it is the one that another hook has locked, and this one cannot save it.
-    pub async fn record(self, run: &str) -> Locked {
-        loop {
-            let locked = Locked::open_if(run, Taken::Skip);
-            if !locked.is_taken() || Instant::now() >= self.at {
-                return locked;
-            }
-            sleep(TRY_AGAIN).await;
-        }
     }
 }
 
