@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 /// Acknowledge that this session lost its claim, and work on
 ///
-/// When an agent's session loses a claim, its client's hooks block all tools that write or run, until the agent acknowledges that it has
-/// stopped that work. A new claim acknowledges the loss, too. After this, guarded commands stay blocked until the session claims something.
+/// When an agent's session loses a claim and holds no other, its client's hooks block all tools that write or run, until the agent
+/// acknowledges that it has stopped that work. A new claim acknowledges the loss, too. After this, guarded commands stay blocked until the
+/// session claims something.
 ///
 /// Examples:
 ///   fence ack

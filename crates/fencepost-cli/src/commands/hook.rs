@@ -34,8 +34,8 @@ use std::process::ExitCode;
 /// Answer a hook of Claude Code or Codex: `fence setup` installs it
 ///
 /// The client gives the event as JSON on standard input. While the session has a lost claim that it has not acknowledged (fence ack), all
-/// tools that write or run are blocked. Otherwise a command on the guarded list passes under a live claim; a session that never claimed is
-/// told, and not blocked. If the fleet does not answer within 8 seconds (FENCE_HOOK_TIMEOUT), guarded commands are blocked. A person lifts
+/// tools that write or run are blocked. Otherwise a command on the guarded list passes under a live claim. It is blocked if the session gave
+/// its work back; a session that completed its claim or never claimed is told, and not blocked. If the fleet does not answer within 8 seconds (FENCE_HOOK_TIMEOUT), guarded commands are blocked. A person lifts
 /// the guard of a session with fence lift.
 ///
 /// Examples:

@@ -131,8 +131,22 @@ mod tests {
         ] {
             assert_eq!(named(&request, reply).join(" "), tokens, "{request}");
         }
+    }
+
+    /// A new op that writes under a claim belongs in one of the lists.
+    #[test]
+    fn the_lists_name_all_ops_that_write_under_a_claim() {
         for op in BY_TOKEN.iter().chain(&OTHERS) {
             assert!(op::find(op).is_ok(), "{op}");
         }
+        let under_a_claim = op::registry().into_iter().filter(|op| {
+            let schema = (op.request)().to_value();
+            let has = |name: &str| schema["properties"].get(name).is_some();
+            !op.reads && (has("token") || has("tokens"))
+        });
+        let kept: Vec<_> = under_a_claim.map(|op| op.name).filter(|name| !ends(name)).collect();
+        // They leave the claim alive, or are of effects, which are not work.
+        let alive = "task/progress task/checkpoint loop/step mail/checkpoint channel/read once/finish once/resolve claim/renew";
+        assert_eq!(kept.join(" "), alive);
     }
 }

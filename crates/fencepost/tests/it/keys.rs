@@ -58,6 +58,8 @@ on_both! {
             assert!(log.contains(part), "{part} is not in {log}");
         }
         assert!(!log.contains(&secret[6..]) && !log.contains(&key::digest(&secret)), "{log}");
+        let promised = include_str!("../../../../SECURITY.md");
+        assert!(promised.contains("the event `key.added` has a key's name, role and agent, and `key.revoked` its name and the reason"));
     }
 
     async fn revoked_keys_are_pruned(world: World) {

@@ -13,7 +13,7 @@ const WRITERS: [&str; 7] =
 
 /// Commands of fence that run other commands, write files, serve others, or change the guard. A session that lost its claim needs none
 /// of them.
-const MORE_THAN_PLAIN: [&str; 19] = [
+const MORE_THAN_PLAIN: [&str; 18] = [
     "backup",
     "completions",
     "demo",
@@ -32,10 +32,10 @@ const MORE_THAN_PLAIN: [&str; 19] = [
     "trust",
     "watchdog",
     "work",
-    "run/lift",
 ];
 /// Words that make more of a command.
-const MORE_WITH: [(&str, &str); 3] = [("loop", "run"), ("mail", "work"), ("prime", "--skill")];
+const MORE_WITH: [(&str, &str); 4] =
+    [("call", "run/lift"), ("loop", "run"), ("mail", "work"), ("prime", "--skill")];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tool {
