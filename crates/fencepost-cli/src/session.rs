@@ -105,7 +105,7 @@ pub struct Lift {
     pub reason: Option<String>,
 }
 
-/// A session holds few claims. A file with more losses was not written by one.
+/// The most losses that a record keeps. A session holds few claims.
 const LOST_MAX: usize = 50;
 
 /// How long a fleet that did not answer is left alone.

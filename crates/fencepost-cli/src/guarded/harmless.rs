@@ -36,7 +36,7 @@ const VALUES: &str =
     "--body -b --title -t --notes -n --comment -c --subject --search -S --output --reason --note";
 /// Commands of fence that run another one or lift the guard, and the mark before another command.
 const FENCE_RUNS: &str = "demo lift lock loop once run/lift work --";
-/// Names that lead to the output of a line, to the line itself or to its last word.
+/// Names by which a command reads the line, its output or its last word.
 const READ: &str =
     "$_ ${_ /dev/fd /dev/std /proc/ BASH_ ENV= EDITOR .editor GIT_ PAGER .pager PATH PS4 VISUAL";
 /// Parts of the names of files that git or a shell runs or obeys without being told.
@@ -60,7 +60,7 @@ fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
     let writes = !line.written.is_empty() || any(&|command| is_in(WRITERS, command.word(0)));
     let is_read = any(&|command| {
         let (own, program, is_nested) = (command.own(), command.word(0), command.is_nested);
-        // They can print a message that they got before.
+        // They can print a message that was stored before, and the line may run it.
         let prints = is_nested && is_in("fence gh git", program) && subcommand(command) != "branch";
         let is_text = is_in(TEXT, program) && is_inert(command) && command.words.len() == own.len();
         let reads = !is_text && (command.is_piped || is_nested && any(&|other| other.is_piped));
@@ -69,7 +69,7 @@ fn proven(line: Line<'_>, rules: &Rules) -> Vec<Range<usize>> {
         let is_unknown = own.iter().any(|word| is_in(UNKNOWN, &word.text) || is_open(word));
         prints || reads || is_unknown && !is_calm(command) || commands.len() > 1 && sets(command)
     });
-    // Also `.g""it/config`. A later command may run or obey such a file, and not name it.
+    // Also `.g""it/config`. A later command may run or obey such a file without naming it.
     let words = commands.iter().flat_map(|command| &command.words).chain(&line.written);
     let text = words.fold(line.text.to_owned(), |text, word| text + "\n" + &word.text) + "\n";
     let known = [".github", ".gitignore", "#!/usr/bin/", "#!/bin/"];

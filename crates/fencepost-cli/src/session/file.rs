@@ -19,8 +19,8 @@ const RUN_MAX: usize = 200;
 /// Files of sessions that were silent for this long are removed.
 const KEPT: Millis = Millis::days(30);
 
-/// The facts of a session, while nobody else changes them: two hooks of one session run at the same time. If the directory cannot be
-/// written, nothing is added to them; if there is none, the hooks work without a memory.
+/// The record of a session, and its lock: two hooks of one session run at the same time. If the directory cannot be written, the record
+/// stays as it is; if there is none, the hooks work without a record.
 #[derive(Debug)]
 pub struct Locked {
     kept: io::Result<(Directory, File)>,
@@ -50,7 +50,7 @@ impl Locked {
 
     pub fn save(mut self, now: Time) -> Result<()> {
         let failed =
-            |e: &io::Error| Error::unavailable(format!("the state of the session cannot be kept: {e}"));
+            |e: &io::Error| Error::unavailable(format!("the record of the session cannot be written: {e}"));
         let (directory, _lock) = self.kept.as_ref().map_err(failed)?;
         self.session.written_at = Some(now);
         let text = serde_json::to_string(&self.session).map_err(Error::internal)?;

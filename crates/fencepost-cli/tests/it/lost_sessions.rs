@@ -46,6 +46,10 @@ fn record_file(sealed: &Sealed, run: &str) -> PathBuf {
     sealed.path().join(".local/state/fence/sessions").join(format!("session-{run}"))
 }
 
+fn lock_file(sealed: &Sealed, run: &str) -> PathBuf {
+    record_file(sealed, run).with_file_name(format!("session-{run}.lock"))
+}
+
 fn record(sealed: &Sealed, run: &str) -> Value {
     let text = std::fs::read_to_string(record_file(sealed, run)).expect("a record");
     serde_json::from_str(&text).expect("JSON")
@@ -588,8 +592,7 @@ fn a_record_that_cannot_be_written_still_counts() {
     let token = claimed(&sealed, "claude", "auth-1");
     sealed.ok(&["unclaim", "auth-1"]);
     assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&token));
-    let mut lock = record_file(&sealed, &run).into_os_string();
-    lock.push(".lock");
+    let lock = lock_file(&sealed, &run);
     std::fs::remove_file(&lock).expect("there is a lock");
     std::fs::create_dir(&lock).expect("made");
     for _ in 0..2 {
@@ -607,9 +610,7 @@ fn a_locked_record_does_not_hold_a_hook_up() {
     let token = claimed(&sealed, "claude", "auth-1");
     sealed.ok(&["unclaim", "auth-1"]);
     assert!(told(&hook(&sealed, "claude", "post-tool-use")).contains(&token));
-    let mut lock = record_file(&sealed, &run).into_os_string();
-    lock.push(".lock");
-    let lock = std::fs::File::open(lock).expect("there is a lock");
+    let lock = std::fs::File::open(lock_file(&sealed, &run)).expect("there is a lock");
     lock.lock().expect("locked");
     let soon = [("FENCE_HOOK_TIMEOUT", "100ms")];
     assert!(denied(&tool_with(&sealed, "claude", "Edit", json!({}), &[], &soon)).contains(&token));

@@ -15,7 +15,7 @@ impl Call<'_> {
             return Ok(Reply::Silent);
         };
         locked.session.offered.push(task.id.clone());
-        // Without a memory it would be offered again and again.
+        // Without the record it would be offered again and again.
         locked.save(self.context.terminal.now())?;
         let how = match self.hook.mcp {
             true => format!("The tool `claim` with the task {} takes it", task.id),
