@@ -29,6 +29,8 @@ use std::{
 ///
 /// A fleet in a repository (.fence) that belongs to another user is not used until you trust it, either.
 ///
+/// For a person, in a terminal: an agent's session is refused.
+///
 /// Examples:
 ///   fence trust
 ///   fence trust ~/work/api

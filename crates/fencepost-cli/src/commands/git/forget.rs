@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// Forget the accepted fences of a task, in the repository that receives pushes
 ///
-/// The next push for the task is accepted under any fence.
+/// The next push for the task is accepted under any fence. For a person, in a terminal: an agent's session is refused.
 #[derive(Debug, Args)]
 pub struct Forget {
     /// The task
