@@ -13,7 +13,7 @@ impl Context {
     /// The runs whose records count for a process in an agent's session, the innermost first: a run that was named, a subagent, the
     /// session. None for a person.
     pub fn session_runs(&self) -> Vec<String> {
-        let (own, session) = (self.identity(), session_of_process());
+        let (own, session) = (self.identity(), self.session());
         let mut runs = Vec::new();
         if session.reason.is_agent() {
             runs.extend(identity::with_session(&own.run));
@@ -29,13 +29,23 @@ impl Context {
     /// its hooks act for that one, and a claim for a run that a command names is its session's, too.
     pub fn records(&self) -> Vec<String> {
         let own = self.identity();
-        let session = session_of_process();
+        let session = self.session();
         match (own.reason.is_agent(), session.reason.is_agent(), &own.reason) {
             (true, ..) => vec![own.run.clone()],
             (false, true, Reason::Variable) => vec![own.run.clone(), session.run],
             (false, true, _) => vec![session.run],
             (false, false, _) => Vec::new(),
         }
+    }
+
+    /// The agent's session that this process belongs to, or its subagent, which the client's hook names by `FENCE_RUN`; whatever run a flag
+    /// names.
+    fn session(&self) -> Identity {
+        let named = match self.named_run() {
+            Some(_) => identity::identify(None, variable(identity::RUN)),
+            None => self.identity().clone(),
+        };
+        if named.reason.is_agent() { named } else { identity::identify(None, None) }
     }
 
     /// Remembers claims that a command of an agent's session made, perhaps for another run: the hooks of the session look after them.
@@ -74,10 +84,4 @@ impl Context {
         let (fleet, address) = (self.connection().await?, self.location()?.absolute_url());
         Sessions { runs: &runs, fleet, address: &address }.call(op, call, texts, self.terminal.now()).await
     }
-}
-
-/// The agent's session that this process belongs to, or its subagent, which the client's hook names by `FENCE_RUN`; whatever run a flag names.
-fn session_of_process() -> Identity {
-    let named = variable(identity::RUN).map(|run| identity::identify(None, Some(run)));
-    named.filter(|named| named.reason.is_agent()).unwrap_or_else(|| identity::identify(None, None))
 }
