@@ -44,6 +44,7 @@ mod screen;
 mod sealed;
 mod serve;
 mod served_docs;
+mod session_records;
 mod settings;
 mod setup;
 mod setup_others;

@@ -235,6 +235,7 @@ pub const CAUGHT: &[&str] = &[
     "gh pr new",
     "npm pub",
     "docker build -t x --push .",
+    "git -c include.path=x push",
     "docker buildx build --push=true .",
     "cdk destroy",
     "gh repo delete o/r",
